@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
-use nix::unistd::{Pid, getpid};
+use nix::unistd::{Pid, geteuid, getpid};
 
 use super::detach;
 use super::guardian::NAME;
@@ -127,8 +127,15 @@ fn pid(text: &str) -> Option<Pid> {
     text.parse().ok().map(Pid::from_raw)
 }
 
-/// A variable with which a process was started; `None` if that is unknown.
+/// A variable with which a process of our user was started; `None` if that is unknown. A program with
+/// the setuid bit has the environment of the user that started it.
 pub(crate) fn variable_of(pid: i32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mut users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace();
+    let us = geteuid().to_string();
+    if users.any(|user| user != us) {
+        return None;
+    }
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = |entry: &[u8]| {
         Some(String::from_utf8_lossy(entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?).into_owned())

@@ -28,7 +28,7 @@ pub(super) fn release(grant: &TokenSettings) -> anyhow::Result<Exit> {
     let mut bearer = open_bearer(&grant.location, &grant.keys, grant.token, None)
         .map_err(|error| failure("look at", grant, &error))?;
     match bearer.release() {
-        Released::Done(_) => {
+        Released::Done(_) | Released::Incomplete(_) => {
             if grant.location.verbosity == Verbosity::Verbose {
                 report::released(&grant.keys);
             }

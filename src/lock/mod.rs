@@ -378,6 +378,9 @@ pub(crate) enum Released {
     Done(Vec<BackendError>),
     /// It was no longer ours.
     Lost(Loss),
+    /// It is free, but what was to stay in the lock file could not be written: the mark of success, or
+    /// the end of a minimum hold.
+    Incomplete(BackendError),
     /// It will expire by itself.
     Unknown(BackendError),
 }
@@ -386,7 +389,7 @@ impl Released {
     /// `None` if unknown.
     pub(crate) fn is_done(&self) -> Option<bool> {
         match self {
-            Self::Done(_) => Some(true),
+            Self::Done(_) | Self::Incomplete(_) => Some(true),
             Self::Lost(_) => Some(false),
             Self::Unknown(_) => None,
         }

@@ -242,8 +242,9 @@ pub(crate) enum FileProblem {
     DeletedInUse,
     /// The lock is in use with this number of slots; 0 = without slots.
     OtherSlots(u32),
-    /// Another program has locked the whole file.
-    WholeFileLocked,
+    FileSystemFull,
+    /// Another program, or a redlock that is stopped, has locked the mutex.
+    MutexLocked,
     /// Locked by a program other than redlock.
     ForeignLocks,
     /// We may not ask the process that holds the lock to release it.
@@ -265,7 +266,8 @@ impl FileProblem {
         match self {
             Self::Io(_)
             | Self::DeletedInUse
-            | Self::WholeFileLocked
+            | Self::FileSystemFull
+            | Self::MutexLocked
             | Self::ForeignLocks
             | Self::HolderSilent { .. } => Fault::Unavailable,
             Self::OwnedByAnother

@@ -306,6 +306,14 @@ impl Report {
         self.info(&format!("cannot release {}: {}; {then}", self.lock(), backend_error(error)));
     }
 
+    pub(crate) fn incomplete_release(&mut self, error: &BackendError) {
+        self.info(&format!(
+            "released {}, but its mark (--once) or its --min-hold could not be written: {}",
+            self.lock(),
+            backend_error(error)
+        ));
+    }
+
     pub(crate) fn never_expires(&mut self) {
         self.info(&format!(
             "--ttl none: if this run is killed, {} stays locked until `redlock break --now`",

@@ -288,7 +288,12 @@ fn file_problem(problem: &FileProblem) -> String {
         FileProblem::OtherSlots(slots) => {
             format!("is in use with --slots {slots}: all users of a key must use the same number")
         }
-        FileProblem::WholeFileLocked => "another program has locked the whole file".into(),
+        FileProblem::FileSystemFull => {
+            "the file system of the directory is full (or your quota): make room, or \
+             choose another directory with --local-dir"
+                .into()
+        }
+        FileProblem::MutexLocked => "another program, or a redlock that is stopped, keeps it locked".into(),
         FileProblem::ForeignLocks => "locked by a program other than redlock".into(),
         FileProblem::HolderOfAnotherUser => {
             "the holder belongs to another user: only that user or root can ask it to release the lock".into()

@@ -227,6 +227,7 @@ impl<'a> Hold<'a> {
             Released::Done(failures) => report.misconfigured_servers(&failures),
             Released::Lost(_) if is_reported => {}
             Released::Lost(loss) => subject.gone_at_release(&loss, report),
+            Released::Incomplete(error) => report.incomplete_release(&error),
             Released::Unknown(error) => report.cannot_release(&error, settings.location.backend.ttl()),
         }
     }

@@ -290,18 +290,17 @@ impl<'a> Admission<'a> {
             None => self.next_ticket(request.usage)?,
         };
         let is_first = self.is_first_holder(request).map_err(|e| self.io_error(&e))?;
-        self.lock_marks(request, ticket, slot)?;
+        self.lock_marks(request, ticket, slot, &record.claim)?;
         if let Some(name) = self.file.name_lock() {
             // First lock, then look: of two processes with different files at least one sees the other.
             name.lock();
             if is_first && name.is_locked() {
                 name.unlock();
-                Self::marks(request, ticket, slot).for_each(|(mark, _)| self.locks().unlock(byte(mark)));
+                let marks = Self::marks(request, ticket, slot, &record.claim);
+                marks.for_each(|(mark, _)| self.locks().unlock(byte(mark)));
                 return Ok(None);
             }
         }
-        // Fails only if another program has locked it.
-        let _ = self.locks().try_lock(byte(token_byte(&record.claim)), LockKind::Write);
         let fence = self.next_fence();
         self.write_fence(fence).map_err(|e| self.io_error(&e))?;
         let since = BootTime::now();
@@ -320,15 +319,23 @@ impl<'a> Admission<'a> {
         Ok(!may_share || self.locks().writer_in(request.usage.holders())?.is_none())
     }
 
-    fn lock_marks(&self, request: &LocalRequest, ticket: u64, slot: u32) -> Result<(), BackendError> {
-        Self::marks(request, ticket, slot).try_for_each(|(mark, kind)| self.lock_byte(mark, kind))
+    fn lock_marks(
+        &self,
+        request: &LocalRequest,
+        ticket: u64,
+        slot: u32,
+        claim: &str,
+    ) -> Result<(), BackendError> {
+        Self::marks(request, ticket, slot, claim).try_for_each(|(mark, kind)| self.lock_byte(mark, kind))
     }
 
-    /// The bytes that a holder locks.
+    /// The bytes that a holder locks. Any user can lock the one of its token before it, as the record
+    /// of a waiter shows the claim; nobody could find such a holder by its token.
     fn marks(
         request: &LocalRequest,
         ticket: u64,
         slot: u32,
+        claim: &str,
     ) -> impl Iterator<Item = (u64, LockKind)> + use<> {
         let usage = request.usage;
         let owner = (usage.owners().start + ticket, LockKind::Write);
@@ -339,7 +346,7 @@ impl<'a> Admission<'a> {
             }
             LocalMode::Slot => (owner, Some((usage.slot(slot), LockKind::Write))),
         };
-        once(mark).chain(second)
+        once(mark).chain(second).chain(once((token_byte(claim), LockKind::Write)))
     }
 
     fn write_fence(&mut self, fence: u64) -> io::Result<()> {

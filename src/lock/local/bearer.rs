@@ -85,12 +85,16 @@ impl HostBearer {
         let named: Vec<_> = files.iter().map(LockFile::identity).collect();
         let mut keepers = Vec::new();
         for (pid, file) in self.processes.with_open_file(&control::link(&self.claim)) {
+            // Root may open the files of all users, who can give them any name.
+            let holds = |file| self.processes.holds(pid, &HostHolder::new(file, self.byte(), Some(pid)));
+            if !files.iter().any(holds) {
+                continue;
+            }
             let control = KeeperControl::new(file);
             let kept = control.files();
             if named.iter().any(|file| kept.contains(file)) && named.len() != kept.len() {
                 return Err(BackendError { at: None, problem: Problem::OtherLockCount(kept.len()) });
             }
-            let holds = |file| self.processes.holds(pid, &HostHolder::new(file, self.byte(), Some(pid)));
             if files.iter().all(holds) {
                 self.check_protocol(&files[0], &control)?;
                 keepers.push(TokenHolder { pid: Some(pid), control: Some(control) });

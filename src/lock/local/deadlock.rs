@@ -1,9 +1,8 @@
 //! What a waiter that holds locks on this host reads, to find out whether it waits for itself.
 //!
 //! Any user of the directory can write into a lock file. So the kernel's locks show who waits and who
-//! holds; and what a waiter holds through the runs that it runs under is read from its environment,
-//! which is shown for processes of our own user, and for all to root. Other waiters hold nothing, as
-//! far as we know.
+//! holds; and what a waiter holds through the runs that it runs under is read from its environment, if
+//! our own user has started it. Other waiters hold nothing, as far as we know, even for root.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::HostLock;
 use super::format::DONE;
 use super::lock_file::LockFile;
-use super::record::Record;
+use super::record::{RECORD, Record};
 use crate::clock::{BootTime, wall_clock_millis};
 use crate::lock::done::mark_kept_for;
-use crate::lock::{Done, Ended, Error, Request};
+use crate::lock::{BackendError, Done, Ended, Error, Request};
 
 /// Takes the place of the ticket in the record.
 const MARK: u64 = 1;
@@ -29,6 +29,13 @@ impl LockFile {
         self.write_record(DONE, MARK, &mark)
     }
 
+    /// Writes what is there, so that there is room for a mark.
+    fn touch_done(&self) -> io::Result<()> {
+        let mut bytes = [0; RECORD];
+        self.read_at_most(&mut bytes, DONE);
+        self.write_at(&bytes, DONE)
+    }
+
     pub(super) fn forget_done(&self) -> io::Result<()> {
         self.write_at(&0_u64.to_le_bytes(), DONE)
     }
@@ -41,6 +48,13 @@ impl HostLock {
         let mut marks = self.files.iter().map(|file| file.done().filter(|done| done.ago <= within));
         let Some(Some(first)) = marks.next() else { return Ok(()) };
         if marks.all(|mark| mark.is_some()) { Err(Error::Done(Box::new(first))) } else { Ok(()) }
+    }
+
+    /// A success that cannot be marked would be repeated, so this must be known before the command is
+    /// started. To be called by the holder.
+    pub(super) fn prepare_mark(&self, request: &Request) -> Result<(), BackendError> {
+        let mut files = self.files.iter().filter(|_| request.once.is_some());
+        files.try_for_each(|file| file.touch_done().map_err(|e| file.io_error(&e)))
     }
 
     /// To be called before anything is unlocked, so that the next one finds it.

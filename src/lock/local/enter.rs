@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::ops::Range;
 use std::slice;
+use std::time::Duration;
 
 use nix::poll::PollFlags;
 
@@ -26,6 +27,10 @@ use crate::lock::{
     AncestorLock, BackendError, Blocked, Blocker, Error, Holding, Lease, Observer, OuterLock, Problem,
     Request,
 };
+
+/// How often to look at a file if the kernel does not notify us: no thread can be started, or the
+/// user has used all inotify instances.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl HostLock {
     /// Enters all files. If the request asks for it, waits for files that cannot be used.
@@ -176,9 +181,12 @@ impl Waiter<'_> {
         blockers: &Blockers,
         look_at: Option<BootTime>,
     ) -> Result<(), Error> {
+        let mut is_notified = self.changes.as_ref().is_none_or(|changes| changes.wake_fd().is_some());
         for offset in &blockers.offsets {
-            release_watch.watch(*offset).map_err(|e| file.io_error(&e))?;
+            is_notified &= release_watch.watch(*offset).is_ok();
         }
+        let look_at =
+            look_at.into_iter().chain((!is_notified).then(|| BootTime::now() + LOOK_INTERVAL)).min();
         let gives_up_at = self.request.wait.gives_up_at(self.started);
         loop {
             let next_update = BootTime::now() + self.observer.next_update_in(self.started.elapsed());
@@ -187,7 +195,7 @@ impl Waiter<'_> {
             }
             let until =
                 [gives_up_at, blockers.until, look_at].into_iter().flatten().fold(next_update, BootTime::min);
-            let changes = self.changes.as_ref().map(Changes::wake_fd);
+            let changes = self.changes.as_ref().and_then(Changes::wake_fd);
             let wake_fds = [release_watch.wake_fd()].into_iter().chain(changes);
             let watched: Vec<_> = wake_fds.map(|fd| (fd, PollFlags::POLLIN)).collect();
             match wait(&watched, until, Some(&mut *self.observer)) {

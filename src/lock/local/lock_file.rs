@@ -5,6 +5,8 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use nix::libc;
 use nix::sys::stat::{Mode, umask};
@@ -13,6 +15,7 @@ use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, Statfs, fstatfs
 use super::file_name;
 use super::name_lock::NameLock;
 use super::ofd_lock::OfdLocks;
+use crate::clock::BootTime;
 use crate::lock::{BackendError, FileProblem, Problem};
 
 /// Directories in which all users of a host can share files; the first suitable one is used.
@@ -24,6 +27,11 @@ const SMB2_SUPER_MAGIC: FsType = FsType(0xfe53_4d42);
 
 /// Space kept free for lock files, which need a page each.
 const ROOM_FOR_LOCKS: u64 = 1024 * 1024;
+
+/// The file's owner may have taken a lease on it (fcntl), which the kernel ends after 45 s, or what
+/// /proc/sys/fs/lease-break-time says.
+const LONGEST_LEASE: Duration = Duration::from_mins(1);
+const LEASE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Do not follow a symbolic link, and do not wait for the other end of a pipe.
 const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -90,9 +98,9 @@ impl LockFile {
             _ if matches!(e.raw_os_error(), Some(libc::EISDIR | libc::ENXIO)) => {
                 fail(FileProblem::NotRegular)
             }
-            _ => fail(FileProblem::Io(e.to_string())),
+            _ => fail(io_problem(&e)),
         })?;
-        let metadata = file.metadata().map_err(|e| fail(FileProblem::Io(e.to_string())))?;
+        let metadata = file.metadata().map_err(|e| fail(io_problem(&e)))?;
         if !metadata.is_file() {
             return Err(fail(FileProblem::NotRegular));
         }
@@ -164,11 +172,18 @@ impl LockFile {
     }
 
     pub(super) fn io_error(&self, error: &io::Error) -> BackendError {
-        self.error(FileProblem::Io(error.to_string()))
+        self.error(io_problem(error))
     }
 
     pub(super) fn error(&self, problem: FileProblem) -> BackendError {
         BackendError::new(self.path.display().to_string(), Problem::File(problem))
+    }
+}
+
+fn io_problem(error: &io::Error) -> FileProblem {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => FileProblem::FileSystemFull,
+        _ => FileProblem::Io(error.to_string()),
     }
 }
 
@@ -209,14 +224,21 @@ pub(super) fn unusable(directory: &Path, problem: FileProblem) -> BackendError {
 fn open_or_create(path: &Path, directory: &Metadata) -> io::Result<File> {
     let mut existing = OpenOptions::new();
     existing.read(true).write(true).custom_flags(SAFELY);
+    // Whoever can read a lock file can lock it.
+    let writers = directory.mode() & 0o222;
+    let gives_up_at = BootTime::now() + LONGEST_LEASE;
     loop {
         match existing.open(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && !gives_up_at.has_passed() => {
+                thread::sleep(LEASE_PAUSE);
+                continue;
+            }
             opened => return opened,
         }
         // Without the umask: other users must be able to use the file at once.
         let usual = umask(Mode::empty());
-        let created = existing.clone().create_new(true).mode(directory.mode() & 0o666).open(path);
+        let created = existing.clone().create_new(true).mode(writers | writers << 1).open(path);
         umask(usual);
         match created {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}

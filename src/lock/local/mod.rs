@@ -152,11 +152,8 @@ impl HostLock {
     }
 
     /// `None` unless something in the files may make the request leave.
-    fn changes(&self, request: &Request) -> Result<Option<Changes>, Error> {
-        if !request.supersedes && request.once.is_none() {
-            return Ok(None);
-        }
-        Ok(Some(Changes::watch(&self.files).map_err(|e| self.files[0].io_error(&e))?))
+    fn changes(&self, request: &Request) -> Option<Changes> {
+        (request.supersedes || request.once.is_some()).then(|| Changes::watch(&self.files))
     }
 
     /// Reserve the locks for the minimum hold, which lasts even if we are killed.
@@ -210,7 +207,7 @@ impl Lock for HostLock {
         self.claim.attempt += 1;
         self.reserved = None;
         let record = self.record(request, started);
-        let changes = self.changes(request)?;
+        let changes = self.changes(request);
         let contender = request.supersedes.then(|| Contender::new(record.clone()));
         self.last_request = Some(LastRequest {
             record: record.clone(),
@@ -240,6 +237,7 @@ impl Lock for HostLock {
             if !request.min_hold.is_zero() {
                 self.reserve(&local, &admitted, now, request.min_hold)?;
             }
+            self.prepare_mark(request)?;
             Ok(admitted)
         });
         let admitted = entered.inspect_err(|error| {
@@ -313,7 +311,7 @@ impl Lock for HostLock {
             return Released::Lost(Loss::FileReplaced);
         }
         let marked = marked.map_err(|e| self.files[0].io_error(&e));
-        adjusted.and(marked).map_or_else(Released::Unknown, |()| Released::Done(Vec::new()))
+        adjusted.and(marked).map_or_else(Released::Incomplete, |()| Released::Done(Vec::new()))
     }
 
     fn record_refusal(&mut self, error: &Error, started: BootTime) {

@@ -47,7 +47,7 @@ fn lock_with<E: From<BackendError>>(
         }
         pause()?;
     }
-    Err(file.error(FileProblem::WholeFileLocked).into())
+    Err(file.error(FileProblem::MutexLocked).into())
 }
 
 /// False if the mutex does not become free soon.

@@ -10,7 +10,7 @@
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +34,15 @@ pub(super) struct NameLock {
 }
 
 impl NameLock {
-    /// `None` if the directory cannot be read: such a process relies on the lock file alone.
+    /// `None` if the directory cannot be read: such a process relies on the lock file alone. So does
+    /// one in a directory that others may read but not write: they could lock the name, but only the
+    /// directory's owner can rename the file.
     pub(super) fn open(directory: &Path, file_name: &OsStr) -> Option<Self> {
         let directory = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(directory).ok()?;
+        let mode = directory.metadata().ok()?.mode();
+        if mode & 0o022 == 0 && mode & 0o044 != 0 {
+            return None;
+        }
         let (digest, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, file_name.as_bytes()).as_u64_pair();
         Some(Self { directory: OfdLocks::new(directory), offset: digest >> 2 })
     }

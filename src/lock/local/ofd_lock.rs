@@ -13,6 +13,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
 use super::byte_map::END;
+use crate::lock::MOST_SLOTS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockKind {
@@ -142,14 +143,15 @@ impl OfdLocks {
     }
 
     /// Other processes' locks in this range that conflict with this kind of lock, in order. Of
-    /// overlapping locks, only one.
+    /// overlapping locks, only one. Not more than a lock has slots: for each one the kernel walks
+    /// through all of them, and any user of the directory can lock any number.
     pub(super) fn all_conflicts_in(&self, range: Range<u64>, kind: LockKind) -> io::Result<Vec<Range<u64>>> {
         let mut found = Vec::new();
         let mut unknown = vec![range];
-        while let Some(range) = unknown.pop() {
+        while let Some(range) = unknown.pop().filter(|_| found.len() < MOST_SLOTS as usize) {
             if let Some(locked) = self.conflict_in(range.clone(), kind)? {
-                unknown.push(range.start..locked.start);
                 unknown.push(locked.end..range.end);
+                unknown.push(range.start..locked.start);
                 found.push(locked);
             }
         }

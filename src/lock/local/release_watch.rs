@@ -58,9 +58,10 @@ impl ReleaseWatch {
         })
     }
 
-    /// Wake when the process that has locked this byte releases it.
+    /// Wake when the process that has locked this byte releases it. An error if no thread can be
+    /// started.
     pub(super) fn watch(&mut self, offset: u64) -> io::Result<()> {
-        if !self.watched.insert(offset) {
+        if self.watched.contains(&offset) {
             return Ok(());
         }
         let (locks, over) = (self.locks.clone(), Arc::clone(&self.over));
@@ -76,6 +77,7 @@ impl ReleaseWatch {
             let _ = (&*waker).write(&[1]);
         };
         self.threads.push(thread::Builder::new().name("wait".into()).stack_size(STACK).spawn(wait)?);
+        self.watched.insert(offset);
         Ok(())
     }
 

@@ -259,6 +259,7 @@ fn any_user_with_read_access_can_look() {
     for mode in [0o1777, 0o755] {
         let host = Host::with_mode(mode);
         let first = hold(host.run().args(&["--label", "root's"]));
+        fs::set_permissions(host.file(), Permissions::from_mode(0o644)).unwrap();
         let before = fs::metadata(host.file()).unwrap();
         let look = |command: &str, args: &[&str]| {
             users.run(UNPRIVILEGED, host.subcommand(command).args(args), "077")

@@ -2,6 +2,7 @@
 
 mod choice;
 mod directory;
+mod exhausted;
 mod file_tampering;
 mod holder;
 mod look;

@@ -3,9 +3,14 @@
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Host, OtherUsers, Run, UNPRIVILEGED, descendants, hold, wait_until};
+use uuid::Uuid;
+
+use super::file_tampering::foreign_lock;
+use crate::support::host::tickets_waiting;
+use crate::support::{Host, OtherUsers, Run, UNPRIVILEGED, descendants, hold, stranger, wait_until};
 
 /// The token of `redlock acquire`, and its keeper, which ends with this test's process at the
 /// latest.
@@ -152,4 +157,191 @@ fn advice_names_the_process_that_holds_the_lock_whatever_its_record_says() {
     assert_eq!(status.json()["holders"][0]["pid"], 1, "the record is forged: {status:?}");
     let done = with_token(&host, "release", &token).done().expect_code(69);
     assert!(done.stderr.contains(&format!("kill -9 {} ends it", job.pid())), "{done:?}");
+}
+
+/// Becomes a program that is called like a keeper, and has the files of one that watches this process
+/// for the holder of the lock file.
+const FAKE_KEEPER: &str = "\
+import os, struct, sys
+program, lock_file, watched = sys.argv[1:]
+about = os.stat(lock_file)
+ticket = struct.unpack('<Q', open(lock_file, 'rb').read(8))[0] - 1
+reader, writer = os.pipe()
+for fd in (reader, writer, os.pidfd_open(int(watched))): os.set_inheritable(fd, True)
+place = f'k{os.getpid()}:{reader}:{os.fstat(reader).st_ino}'
+held = f'00000000-0000-4000-8000-000000000001.1@{about.st_dev}:{about.st_ino}:{ticket}:7:0=6b+{place} '
+os.write(os.memfd_create('redlock-kept', 0), held.encode())
+os.execv(program, [program, '60'])
+";
+
+/// A program with the setuid bit has the user that is attacked, but not its files.
+#[test]
+fn another_user_cannot_pose_as_a_keeper() {
+    let programs = tempfile::tempdir().expect("a temporary directory");
+    let (program, watched) = (programs.path().join("redlock-keeper"), std::process::id().to_string());
+    for mode in ["755", "4755"] {
+        let host = Host::with_mode(0o1777);
+        let holder = hold(host.run());
+        let script = "chmod 755 \"${1%/*}\"; install -m \"$2\" \"$(command -v sleep)\" \"$1\"";
+        let mut install = Command::new("sh");
+        install.args(["-c", script, "sh"]).arg(&program).arg(mode);
+        assert!(install.status().expect("a shell").success());
+        let Some(fake) = stranger(UNPRIVILEGED, FAKE_KEEPER, &[&program, &host.file(), Path::new(&watched)])
+        else {
+            skip!("only root can act as another user, and python3 is needed")
+        };
+        let name = format!("/proc/{}/comm", fake.pid());
+        wait_until("it is called like a keeper", || fs::read_to_string(&name).unwrap() == "redlock-keeper\n");
+        for options in [&["-n"][..], &["-n", "--reentrant"]] {
+            let done = host.run().args(options).sh("echo ran").done().expect_code(75);
+            assert_eq!(done.stdout, "", "{options:?} with mode {mode}");
+        }
+        holder.wait().expect_code(0);
+    }
+}
+
+/// Has a file like the one through which a keeper of two locks is reached.
+const FAKE_CONTROL: &str = "\
+import os, sys
+lock_file, token = sys.argv[1:]
+about = os.stat(lock_file)
+memory = os.memfd_create('redlock-keeper-' + token)
+os.pwrite(memory, f'{about.st_dev}:{about.st_ino} 1:1 '.encode(), 24)
+print('ready', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn another_users_file_in_memory_is_no_keepers() {
+    let host = Host::with_mode(0o1777);
+    let (token, _) = acquire(&host, &["--ttl", "60s"]);
+    let Some(stranger) = stranger(UNPRIVILEGED, FAKE_CONTROL, &[&host.file(), Path::new(&token)]) else {
+        skip!("only root can act as another user, and python3 is needed")
+    };
+    stranger.wait_for_line("ready");
+    with_token(&host, "extend", &token).args(&["--ttl", "60s"]).done().expect_code(0);
+    with_token(&host, "release", &token).done().expect_code(0);
+}
+
+/// From a waiter's record everybody knows its token, and from that its byte.
+#[test]
+fn no_run_is_admitted_whose_token_another_program_has_locked() {
+    let host = Host::new();
+    let holder = hold(host.run());
+    let waiter = host.waiter(host.run().sh("echo ran"), 1);
+    let mut records = vec![0; 4096];
+    let file = fs::File::open(host.file()).expect("the lock file");
+    let read = file.read_at(&mut records, 46 * 4096).expect("the waiters' records");
+    let text = String::from_utf8_lossy(&records[..read]);
+    let mut fields = text.split('\0').skip_while(|field| !field.ends_with("claim"));
+    let claim = fields.nth(1).expect("the waiter's claim");
+    let (digest, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, claim.as_bytes()).as_u64_pair();
+    let byte = (5 << 60) + (digest & ((1 << 60) - 1));
+    let theirs = foreign_lock(&host.file(), byte.cast_signed(), 1);
+    holder.wait().expect_code(0);
+    let done = waiter.wait().expect_code(69);
+    assert!(done.stdout.is_empty() && done.stderr.contains("a program other than redlock"), "{done:?}");
+    host.subcommand("status").args(&["k", "--check", "free"]).done().expect_code(0);
+    drop(theirs);
+    host.assert_nothing_is_locked();
+}
+
+/// Locks what it may open.
+const READ_LOCK: &str = "\
+import fcntl, os, struct, sys
+opened = []
+for path in sys.argv[1:]:
+    try: opened.append(os.open(path, os.O_RDONLY))
+    except PermissionError: continue
+    fcntl.fcntl(opened[-1], fcntl.F_OFD_SETLK, struct.pack('hhxxxxqqixxxx', fcntl.F_RDLCK, 0, 0, 0, 0))
+print('ready', len(opened), flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_user_who_may_only_read_the_directory_delays_no_run_in_it() {
+    for mode in [0o755, 0o700] {
+        let host = Host::with_mode(mode);
+        assert!(host.is_free());
+        let Some(reader) = stranger(UNPRIVILEGED, READ_LOCK, &[host.path(), &host.file()]) else {
+            skip!("only root can act as another user, and python3 is needed")
+        };
+        let opened = if mode == 0o755 { "ready 1" } else { "ready 0" };
+        reader.wait_for_line(opened);
+        assert!(host.is_free() && host.run_on("new").try_acquire());
+    }
+}
+
+/// Has a lease on a file of its own until its stdin is closed.
+const LEASE: &str = "\
+import fcntl, os, signal, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+try: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+except OSError: sys.exit(print('ready, no leases'))
+print('ready', flush=True)
+signal.sigwait([signal.SIGIO])
+print('asked', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_run_waits_for_the_lease_that_the_owner_of_the_file_has_on_it() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    let host = Host::with_mode(0o1777);
+    users.run(UNPRIVILEGED, host.run(), "022").cmd(&["true"]).done().expect_code(0);
+    let Some(mut owner) = stranger(UNPRIVILEGED, LEASE, &[&host.file()]) else {
+        skip!("there is no python3")
+    };
+    if owner.wait_for_line("ready").contains("no leases") {
+        skip!("this file system has no leases")
+    }
+    let job = host.run().arg("-n").sh("echo ran").spawn();
+    owner.wait_for_line("asked");
+    drop(owner.take_stdin());
+    assert_eq!(job.wait().expect_code(0).stdout, "ran\n");
+}
+
+/// The inner run is younger than the other user's waiter, whose environment says that it holds "j".
+#[test]
+fn another_user_cannot_pretend_a_deadlock() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    let host = Host::with_mode(0o1777);
+    let inner = host.run_on("j").args(&["-w", "4"]).cmd(&["echo", "ran"]).shell_line();
+    let mut outer = host.run().stdin_pipe().sh(&format!("echo ready; read x; {inner}")).spawn();
+    outer.wait_for_line("ready");
+    let holder = host.run_on("j").stdin_pipe().sh("echo \"held $REDLOCK_HELD\"; read x; exit 0").spawn();
+    let held = holder.wait_for_line("held ").replace("held ", "");
+    let liar = users.run(UNPRIVILEGED, host.run().env("REDLOCK_HELD", held), "022").cmd(&["true"]).spawn();
+    wait_until("it waits", || tickets_waiting(&host.file_of("k")) == 1);
+    drop(outer.take_stdin());
+    let done = outer.wait().expect_code(75);
+    assert!(done.stderr.contains("gave up on \"j\" after 4"), "{done:?}");
+    holder.wait().expect_code(0);
+    liar.wait().expect_code(0);
+}
+
+/// From the first ticket that is free on.
+const LOCK_MANY: &str = "\
+import fcntl, os, struct, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+for number in range(6000, 0, -1):
+    lock = struct.pack('hhxxxxqqixxxx', fcntl.F_WRLCK, 0, (1 << 49) + 2 * number, 1, 0)
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+print('ready', flush=True)
+sys.stdin.read()
+";
+
+/// Each look is one walk of the kernel through all locks for each lock that is found.
+#[test]
+fn locks_on_many_bytes_are_not_all_looked_at() {
+    let host = Host::with_mode(0o1777);
+    assert!(host.is_free());
+    let Some(stranger) = stranger(UNPRIVILEGED, LOCK_MANY, &[&host.file()]) else {
+        skip!("only root can act as another user, and python3 is needed")
+    };
+    stranger.wait_for_line("ready");
+    let status = host.subcommand("status").args(&["k", "--json"]).done().expect_code(0).json();
+    assert_eq!(status["waiters"].as_array().map(Vec::len), Some(1024));
+    host.run().arg("-n").sh("echo ran").done().expect_code(75);
 }

@@ -25,12 +25,12 @@ pub struct Host {
 impl Host {
     /// A directory of our own.
     pub fn new() -> Host {
-        Host { directory: tempfile::tempdir().expect("a temporary directory") }
+        Host::with_mode(0o700)
     }
 
     /// A directory with this mode, such as 0o1777.
     pub fn with_mode(mode: u32) -> Host {
-        let host = Host::new();
+        let host = Host { directory: tempfile::tempdir().expect("a temporary directory") };
         fs::set_permissions(host.path(), Permissions::from_mode(mode)).expect("chmod");
         host
     }

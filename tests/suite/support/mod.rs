@@ -56,7 +56,7 @@ pub use reader_writer_log::ReaderWriterLog;
 pub use redis::Redis;
 pub use run::{Done, Job, Run};
 pub use server_clock::ServerClock;
-pub use users::{OtherUsers, UNPRIVILEGED};
+pub use users::{OtherUsers, UNPRIVILEGED, stranger};
 
 use std::fs;
 use std::io::Write;

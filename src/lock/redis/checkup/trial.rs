@@ -107,7 +107,7 @@ fn extend(holder: &mut RedisLock, grant: &Grant) -> Result<(), BackendError> {
 
 fn release(holder: &mut RedisLock, grant: &Grant) -> Result<(), BackendError> {
     match holder.release(grant, &Ended::new(Outcome::Released), Duration::ZERO) {
-        Released::Done(_) => Ok(()),
+        Released::Done(_) | Released::Incomplete(_) => Ok(()),
         Released::Lost(_) => Err(lost()),
         Released::Unknown(why) => Err(why),
     }
