@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::statfs::{FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, Statfs, fstatfs};
 
 use super::file_name;
-use super::name_lock::NameLock;
+use super::name_lock::{Access, NameLock};
 use super::ofd_lock::OfdLocks;
 use crate::clock::BootTime;
 use crate::lock::{BackendError, FileProblem, Problem};
@@ -72,7 +72,8 @@ impl LockFile {
         let metadata = check_directory(directory)?;
         // Before the file: the kernel closes the descriptors of a dead process in their order, and a
         // process that waits for the file must then find the name free.
-        let name_lock = path.file_name().and_then(|file_name| NameLock::open(directory, file_name));
+        let name_lock =
+            path.file_name().and_then(|file_name| NameLock::open(directory, file_name, Access::Lock));
         let file = Self::opened(open_or_create(&path, &metadata), path, directory)?;
         file.keep_name(name);
         Ok(Self { name_lock, ..file })

@@ -1,16 +1,18 @@
 //! A lock on the name of a lock file. The file's owner may rename or delete it while it is in use,
 //! and a process that creates a new one would not see the locks on the old one. So each holder also
 //! locks a byte of the directory, which the file's name determines. It locks it for reading, which
-//! does not need the permission to write.
+//! does not need the permission to write. In a directory that others can read but not write, they
+//! could lock that byte as well: there a hidden file takes the directory's place.
 //!
 //! A process that enters a file without other holders, and then finds the byte locked by another
 //! process, leaves again: the holder has a file that lost its name. Two processes that enter
 //! different files at the same moment may both leave, and retry.
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,41 +30,50 @@ use crate::lock::{Holder, HolderInfo};
 /// How long to wait before looking for a release of the name, of which the kernel notifies nobody.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The file that is locked instead of the directory. Its name is no lock file's.
+const NAMES: &str = ".redlock-names";
+
+/// Whether a command that only looks opens the names.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Access {
+    Lock,
+    Look,
+}
+
 pub(super) struct NameLock {
-    directory: OfdLocks,
+    names: OfdLocks,
     offset: u64,
 }
 
 impl NameLock {
-    /// `None` if the directory cannot be read: such a process relies on the lock file alone. So does
-    /// one in a directory that others may read but not write: they could lock the name, but only the
-    /// directory's owner can rename the file.
-    pub(super) fn open(directory: &Path, file_name: &OsStr) -> Option<Self> {
-        let directory = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(directory).ok()?;
-        let mode = directory.metadata().ok()?.mode();
-        if mode & 0o022 == 0 && mode & 0o044 != 0 {
-            return None;
+    /// `None` if the names cannot be read: such a process relies on the lock file alone.
+    pub(super) fn open(directory: &Path, file_name: &OsStr, access: Access) -> Option<Self> {
+        let mut names = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(directory).ok()?;
+        let metadata = names.metadata().ok()?;
+        let (readers, writers) = (metadata.mode() & 0o044, metadata.mode() & 0o022);
+        if writers == 0 && readers != 0 {
+            names = open_names(&directory.join(NAMES), &metadata, access).ok()?;
         }
         let (digest, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, file_name.as_bytes()).as_u64_pair();
-        Some(Self { directory: OfdLocks::new(directory), offset: digest >> 2 })
+        Some(Self { names: OfdLocks::new(names), offset: digest >> 2 })
     }
 
     /// A file system without such locks on directories is no reason to fail.
     pub(super) fn lock(&self) {
-        let _ = self.directory.try_lock(byte(self.offset), LockKind::Read);
+        let _ = self.names.try_lock(byte(self.offset), LockKind::Read);
     }
 
     pub(super) fn unlock(&self) {
-        self.directory.unlock(byte(self.offset));
+        self.names.unlock(byte(self.offset));
     }
 
     /// By another process.
     pub(super) fn is_locked(&self) -> bool {
-        matches!(self.directory.conflict_in(byte(self.offset), LockKind::Write), Ok(Some(_)))
+        matches!(self.names.conflict_in(byte(self.offset), LockKind::Write), Ok(Some(_)))
     }
 
     pub(super) fn shared_file(&self) -> Arc<File> {
-        self.directory.shared_file()
+        self.names.shared_file()
     }
 }
 
@@ -80,7 +91,21 @@ impl LockFile {
 /// The same, if there may be no file with this name.
 pub(super) fn is_held_without_file(path: &Path) -> bool {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return false };
-    NameLock::open(directory, name).is_some_and(|name| name.is_locked())
+    NameLock::open(directory, name, Access::Look).is_some_and(|name| name.is_locked())
+}
+
+/// Only the directory's owner can open it, and root.
+fn open_names(path: &Path, directory: &Metadata, access: Access) -> io::Result<File> {
+    let mut existing = OpenOptions::new();
+    existing.read(true).custom_flags(libc::O_NOFOLLOW);
+    match existing.open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && access == Access::Lock => {
+            let created = existing.write(true).create(true).mode(0o600).open(path)?;
+            let _ = fchown(&created, Some(directory.uid()), Some(directory.gid()));
+            Ok(created)
+        }
+        opened => opened,
+    }
 }
 
 pub(super) fn next_look() -> BootTime {

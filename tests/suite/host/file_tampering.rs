@@ -149,8 +149,9 @@ fn holders_and_waiters_notice_that_their_file_was_replaced() {
 /// The holder has locked the name in the directory as well.
 #[test]
 fn a_replaced_lock_file_hides_no_holder() {
-    for replace in REPLACEMENTS {
-        let host = Host::new();
+    // 0o755: others could lock the directory.
+    for (replace, mode) in REPLACEMENTS.into_iter().flat_map(|it| [0o700, 0o755].map(|mode| (it, mode))) {
+        let host = Host::with_mode(mode);
         let (go, first) = (host.beside("go"), hold(host.run()));
         replace(&host.file_of("k"));
         for mode in [&["-n"][..], &["-n", "--shared"], &["-n", "--slots", "2"]] {
