@@ -16,8 +16,8 @@
 -- a lock over n servers; or {'other_protocol', protocol, version}: see include/protocol.lua.
 --
 -- Atomic, so that only a claim that was compared is marked or freed. The token stays, so that the
--- next one is larger. Marking renews nothing. It frees only claims that no process holds: those of
--- `redlock acquire` without a keeper, and of finished runs that only --min-hold keeps.
+-- next one is larger. Marking renews nothing. It frees only claims of finished runs that only
+-- --min-hold keeps.
 --
 -- @include expired
 -- @include mark
@@ -161,10 +161,6 @@ end
 local function mark(entry, info)
   local waiter = parse_claim(entry)
   if info and info.ended then
-    return free(entry)
-  elseif info and info.keeper == 'none' then
-    -- No process holds it, so there is nothing to stop and nothing to wait for.
-    log_end(entry, info)
     return free(entry)
   elseif is_marked(entry) then
     return add_our_mark(waiter, info) and 'new' or 'old'

@@ -91,6 +91,8 @@ pub(crate) enum Rule {
     KeepTurn,
     /// A client with the gate's vote asks the others once more before it steps back.
     SecondChance,
+    /// Every voter confirms a grant that nobody will renew.
+    ConfirmToken,
     /// Of two clients with different gates, the younger steps back.
     Yield,
     /// Votes tell the gate and the stamp of a client that waits for others.

@@ -166,7 +166,7 @@ pub static ALL: &[Mutant] = &[
         "raise-never-lowers",
         3,
         &[F::Sharing, F::SlowLines, F::Cuts, F::ClockSkew],
-        &[("refused = refused or attempt ~= ATTEMPT or is_behind", "refused = false")],
+        &[("refused = refused or attempt ~= ATTEMPT or is_broken or is_behind", "refused = false")],
     ),
     lua(
         "dead-waiters-leave",
@@ -237,6 +237,7 @@ pub static ALL: &[Mutant] = &[
         Plot::LateVotes,
         &[("if k.is_ours and k.is_ours > ATTEMPT then", "if false then")],
     ),
+    client_in("confirm-token", Rule::ConfirmToken, Plot::BrokenVote),
     lua_in(
         "renewal-never-shortens",
         Plot::LateRenewal,

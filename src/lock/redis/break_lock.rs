@@ -16,7 +16,7 @@ use crate::lock::claim::WaiterId;
 use crate::lock::wait::wait;
 use crate::lock::{
     BackendError, BreakMode, Breaker, Done, Fault, Freed, Holder, HolderInfo, HolderKind, Notified, Reason,
-    majority_of,
+    Renewal, majority_of,
 };
 
 pub(crate) struct RedisBreaker {
@@ -123,6 +123,12 @@ impl Breaker for RedisBreaker {
         let claims: Vec<Vec<u8>> = holders.iter().map(claim).collect();
         if how == BreakMode::Gentle {
             self.mark(&claims)?;
+            // No process holds these, so there is nothing to stop and nothing to wait for.
+            let is_unheld = |held: &&Holder| held.info.renewal == Renewal::Nobody;
+            let unheld: Vec<Vec<u8>> = holders.iter().filter(is_unheld).map(claim).collect();
+            if !unheld.is_empty() {
+                self.send_to_all(BreakAction::Free, &unheld);
+            }
             return Ok(Notified { unreachable: Vec::new(), freed: Freed::No });
         }
         // A deleted claim cannot be restored, but a mark can be withdrawn: so a majority is marked

@@ -49,10 +49,13 @@ impl RedisLock {
     }
 
     /// Sends the tokens to every voter with lower ones. Waits for a reply only while the majority
-    /// depends on it.
+    /// depends on it. A lock that nobody will renew is confirmed by every voter: `break` frees it
+    /// without asking the client, and votes from before and after that would not be a majority.
     fn raise_round(&mut self, votes: &[(usize, &[u64])], fences: &[u64], lease: Lease) -> Raised {
         let majority = self.servers.majority();
-        let (agreed, lower): (Vec<_>, Vec<_>) = votes.iter().partition(|(_, theirs)| *theirs == fences);
+        let must_confirm = majority > 1 && self.terms.is_unheld && follows(Rule::ConfirmToken);
+        let is_agreed = |vote: &&(usize, &[u64])| vote.1 == fences && !must_confirm;
+        let (agreed, lower): (Vec<_>, Vec<_>) = votes.iter().partition(is_agreed);
         let mut raised = Raised { agreed: agreed.len(), ..Raised::default() };
         let call = self.requests.raise(self.claim(), &self.terms, fences);
         let mut round = self.servers.timed_round(lower.into_iter().map(|(at, _)| (at, call.clone())));

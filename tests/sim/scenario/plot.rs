@@ -4,6 +4,7 @@
 
 mod bounded;
 mod gates;
+mod late;
 mod nested;
 
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub enum Plot {
     LateToken,
     /// The requests for votes are delivered when a later attempt has been granted.
     LateVotes,
+    /// A token that has the gate's vote only is broken, while its requests for the others are under way.
+    BrokenVote,
     /// Two clients with different gates have a vote each, and the third server is away.
     TwoGates,
     /// The same with five servers: the younger client meets only votes that were given before the older
@@ -74,7 +77,7 @@ pub enum Plot {
     NewerHolder,
 }
 
-pub const ALL: [Plot; 25] = [
+pub const ALL: [Plot; 26] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::ForgottenLongLease,
@@ -89,6 +92,7 @@ pub const ALL: [Plot; 25] = [
     Plot::ReleasedWhileExtended,
     Plot::LateToken,
     Plot::LateVotes,
+    Plot::BrokenVote,
     Plot::TwoGates,
     Plot::TwoGatesOfFive,
     Plot::DistantProtocol,
@@ -128,6 +132,7 @@ impl Plot {
             Self::ReleasedWhileExtended => stage.released_while_extended(),
             Self::LateToken => stage.late_token(),
             Self::LateVotes => stage.late_votes(),
+            Self::BrokenVote => stage.broken_vote(),
             Self::TwoGates => stage.two_gates(),
             Self::TwoGatesOfFive => stage.two_gates_of_five(),
             Self::DistantProtocol => stage.distant_protocol(),
@@ -356,73 +361,6 @@ impl Stage {
         self.fault(10, Fault::Cut { actor: client, servers, how: Cut::Both, for_us: 40_000_000 });
         let at = self.between_ms(1, 180);
         self.fault(at, Fault::Kill { actor: client, has_guardian: false });
-    }
-
-    fn late_requests(&mut self) {
-        let policy = self.0.dice.one_of(&[
-            QUEUES,
-            WaitPolicy::Retry { count: 5, interval: Duration::from_millis(50), at_most: None },
-        ]);
-        let mut client = self.run(policy, Subject::Command(Duration::from_millis(500)), 3, 30);
-        // Its lines are slow at first, and then they are not: what was sent later arrives earlier.
-        let slow: Vec<ServerId> = (0..3).filter(|_| self.0.dice.percent(60)).collect();
-        for &server in &slow {
-            client.latencies_us[server] = 200;
-        }
-        let client = self.start(0, client);
-        for &server in &slow {
-            let (latency_us, for_us) = (self.between_ms(400, 1500), self.between_ms(1, 60));
-            self.fault(300, Fault::Slow { actor: client, servers: vec![server], latency_us, for_us });
-        }
-        if self.0.dice.percent(40) {
-            let at = self.between_ms(5, 700);
-            self.fault(at, Fault::Signal { actor: client });
-        }
-        for _ in 0..2 {
-            let (at, waiter) = (self.between_ms(0, 1500), self.run(QUEUES, Self::command(0), 5, 30));
-            self.start(at, waiter);
-        }
-    }
-
-    fn released_while_extended(&mut self) {
-        let token = self.run(QUEUES, Subject::Token, 5, 30);
-        let token = self.start(0, token);
-        self.fault(10, Fault::Cut { actor: token, servers: vec![0], how: Cut::Both, for_us: 400_000 });
-        let stops = self.between_ms(1000, 2000);
-        self.fault(stops, Fault::PauseServer { server: 0, for_us: 200_000 });
-        let mut extend = self.client(Job::Extend { of: token, keys: vec!["a".into()] }, 30, 30);
-        extend.latencies_us[0] = self.between_ms(1, 5);
-        let at = stops + self.between_ms(0, 80);
-        self.start(at, extend);
-        let release = self.client(Job::Release { of: token, keys: vec!["a".into()] }, 5, 30);
-        let at = stops + self.between_ms(20, 190);
-        self.start(at, release);
-    }
-
-    fn late_token(&mut self) {
-        let stops = self.between_ms(0, 1000);
-        let lasts = self.between_ms(400, 1500);
-        self.fault(stops, Fault::PauseServer { server: 0, for_us: lasts });
-        let token = self.run(QUEUES, Subject::Token, 5, 30);
-        let token = self.start(stops + 1000, token);
-        let release = self.client(Job::Release { of: token, keys: vec!["a".into()] }, 5, 30);
-        let at = stops + lasts + self.between_ms(10, 1000);
-        self.start(at, release);
-    }
-
-    fn late_votes(&mut self) {
-        let lives = self.between_ms(500, 1000);
-        let command = Subject::Command(Duration::from_micros(lives));
-        let holder = self.run(QUEUES, command, 5, 30);
-        self.start(0, holder);
-        let waiter = self.run(QUEUES, Self::command(3), 3, 30);
-        let waiter = self.start(100_000, waiter);
-        let lasts = self.between_ms(20, 150);
-        for server in [1, 2] {
-            let latency_us = self.between_ms(500, 1500);
-            let servers = vec![server];
-            self.fault(lives - 10_000, Fault::Slow { actor: waiter, servers, latency_us, for_us: lasts });
-        }
     }
 
     /// Calls the servers by other names: the last one is the first.

@@ -43,6 +43,8 @@ pub(super) struct Terms {
     holder: Vec<Vec<u8>>,
     /// Field, value, ... of the grant, for the holder's record.
     more: Vec<Vec<u8>>,
+    /// No process will hold the lock: `redlock acquire` without a keeper.
+    pub is_unheld: bool,
     min_hold: Duration,
     /// Number of finished runs to keep.
     history: u32,
@@ -72,6 +74,7 @@ impl Terms {
                 .into_iter()
                 .chain(grant_fields(request.min_hold, &request.holder, keys))
                 .collect(),
+            is_unheld: request.holder.renewal == Renewal::Nobody,
             min_hold: request.min_hold,
             history: request.history,
             exit_if_held: request.exit_if_held,
