@@ -49,8 +49,9 @@ pub(crate) fn local_time(moment: SystemTime) -> Option<[i32; 6]> {
 pub(crate) const LONG_COMMAND: Duration = Duration::from_millis(200);
 
 /// A wait that lasts longer than this continues with less memory. A lock that changes hands quickly
-/// must not wait until the next holder's code is read in again.
-pub(crate) const LONG_WAIT: Duration = Duration::from_secs(2);
+/// must not wait until the next holder's code is read in again. The first wait line has been printed
+/// by then: the threads that print it load code, too.
+pub(crate) const LONG_WAIT: Duration = Duration::from_millis(2200);
 
 // Defined by the linker: the start of the program and the end of its code. Writable data follows
 // the code.

@@ -235,14 +235,15 @@ pub(super) struct WaitObserver<'a> {
     signals: &'a mut Signals,
     report: &'a mut Report,
     cancelled_by: Option<Signal>,
-    is_long: bool,
+    /// When the wait becomes a long one.
+    long_from: Option<BootTime>,
     canceller: Option<Canceller<'a>>,
     estimate: Option<Estimate<'a>>,
 }
 
 impl<'a> WaitObserver<'a> {
     pub(super) fn new(signals: &'a mut Signals, report: &'a mut Report) -> Self {
-        Self { signals, report, cancelled_by: None, is_long: false, canceller: None, estimate: None }
+        Self { signals, report, cancelled_by: None, long_from: None, canceller: None, estimate: None }
     }
 }
 
@@ -280,11 +281,11 @@ impl Observer for WaitObserver<'_> {
         if let Some(canceller) = &mut self.canceller {
             canceller.on_blocked(blocked, self.report);
         }
-        self.is_long |= waited >= LONG_WAIT;
+        self.long_from.get_or_insert_with(|| BootTime::now() + LONG_WAIT.saturating_sub(waited));
     }
 
     fn falls_asleep(&self) {
-        if self.is_long {
+        if self.long_from.is_some_and(BootTime::has_passed) {
             forget_code();
         }
     }
@@ -294,7 +295,8 @@ impl Observer for WaitObserver<'_> {
     }
 
     fn next_tick(&self) -> Option<BootTime> {
-        self.report.next_tick()
+        let becomes_long = self.long_from.filter(|from| !from.has_passed());
+        self.report.next_tick().into_iter().chain(becomes_long).min()
     }
 
     fn tick(&mut self) {
