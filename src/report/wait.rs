@@ -30,6 +30,8 @@ pub(super) struct WaitReport {
     last: Option<LastObstacle>,
     /// How long the wait had lasted when it was last mentioned in a line that stays.
     mentioned_at: Option<Duration>,
+    /// Whether that line named a quarantine.
+    quarantine_mentioned: bool,
     painted_at: Option<BootTime>,
     /// How long the lock is usually held.
     usual: Option<Usual>,
@@ -71,14 +73,15 @@ impl Report {
         let gives_up_in = self.gives_up_in(waited);
         events(|events| events.waiting(blocked, waited, gives_up_in));
         let is_first = self.wait.last.is_none();
-        let was_failure = std::mem::take(&mut self.failure_printed);
+        self.failure_printed = false;
         self.see(Obstacle::Blocked(Box::new(blocked.clone())), waited);
         if is_first && waited < SILENT_WAIT {
             let line = self.wait_line(waited).map(|line| line.text());
             self.verbose(|_| line.unwrap_or_default());
         }
-        // The failure is over, but its consequence is not.
-        if was_failure && matches!(blocked.by, Blocker::Quarantine(_)) {
+        // What the last line said, a holder or a failure, is over.
+        let is_news = self.wait.mentioned_at.is_some() && !self.wait.quarantine_mentioned;
+        if is_news && matches!(blocked.by, Blocker::Quarantine(_)) {
             return self.mention(waited);
         }
         self.update(waited);
@@ -174,6 +177,9 @@ impl Report {
     fn mention(&mut self, waited: Duration) {
         let Some(line) = self.wait_line(waited) else { return };
         self.wait.mentioned_at = Some(waited);
+        let last = self.wait.last.as_ref().map(|last| &last.obstacle);
+        self.wait.quarantine_mentioned =
+            matches!(last, Some(Obstacle::Blocked(blocked)) if matches!(blocked.by, Blocker::Quarantine(_)));
         self.info(&line.text());
         self.wait.job_mentioned = line.job_url;
     }
