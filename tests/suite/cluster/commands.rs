@@ -201,7 +201,7 @@ fn a_redirection_to_a_server_with_a_wrong_certificate_is_refused_at_once() {
         skip!("this server cannot change two settings at once");
     }
     let (start, timeout) = (Instant::now(), Duration::from_secs(10));
-    let run = authority.run(&cluster.url(), &key).args(&["-n", "--ttl", "60s", "--node-timeout", "10s"]);
+    let run = authority.run(&cluster.url(), &key).args(&["-n", "--ttl", "30s", "--node-timeout", "10s"]);
     refused(run, 78, &["--tls-ca"]);
     assert!(start.elapsed() < timeout, "{:?}", start.elapsed());
 }
