@@ -9,4 +9,5 @@ mod links;
 mod operations;
 mod readme;
 mod recipes;
+mod reliability;
 mod sandbox;
