@@ -64,7 +64,9 @@ impl Oracle {
                 continue;
             }
             waiting.overtaken += u32::from(is_quiet && !self.has_preferences);
-            if is_strict {
+            // A client that was stalled may queue at another gate, whose clock is another one.
+            let is_same_gate = self.arrivals[other].gate == arrival.gate;
+            if is_strict && is_same_gate {
                 found.push((
                     "order",
                     format!("host {site} gets {key} before host {other}, which came earlier"),
