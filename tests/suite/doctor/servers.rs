@@ -16,7 +16,9 @@ fn a_healthy_server_has_only_ok_results() {
         assert_eq!(found[level], 0, "{found:#}");
     }
     expect(&found, "role", "ok", "master");
-    expect(&found, "version", "ok", "Redis");
+    let valkey = redis.info("valkey_version");
+    let version = if valkey.is_empty() { redis.info("redis_version") } else { valkey };
+    expect(&found, "version", "ok", &version);
     expect(&found, "eviction", "ok", "noeviction");
     expect(&found, "persistence", "ok", "append-only file, fsync everysec");
     expect(&found, "permissions", "ok", "took, extended and released");
