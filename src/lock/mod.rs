@@ -368,7 +368,7 @@ pub(crate) enum Extended {
     Until(Lease, Votes),
     /// The lock is certainly no longer ours.
     Lost(Loss),
-    /// Not known. The current lease remains valid until its deadline.
+    /// Not known. The current lease remains valid until its deadline, unless a shorter one was requested.
     Unknown(BackendError),
 }
 

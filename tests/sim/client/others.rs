@@ -24,14 +24,23 @@ impl Client<'_> {
     pub(super) fn extend(&self, of: u64, keys: &[String]) {
         let (Some(mut bearer), Some(site)) = (self.bearer(of, keys), self.site_of(of)) else { return };
         let asked = self.world.shared().borrow().now_us;
+        let ttl = self.access.timing.ttl.expect("a lease");
         let extended = bearer.extend();
         self.note(|| format!("extends the lock of actor {of}: {}", short(&extended)));
-        if let Extended::Until(lease, _) = extended
-            && self.subject_of(of) == Some(Subject::Token)
-        {
-            // Only the owner of the token relies on this lease: runs and keepers have their own.
-            let until = self.world.true_moment(lease.deadline());
-            self.world.shared().borrow_mut().oracle.renewed(site, asked, until);
+        // Only the owner of the token relies on this lease: runs and keepers have their own.
+        if self.subject_of(of) != Some(Subject::Token) {
+            return;
+        }
+        match extended {
+            Extended::Until(lease, _) => {
+                let until = self.world.true_moment(lease.deadline());
+                self.world.shared().borrow_mut().oracle.renewed(site, asked, until);
+            }
+            // It may still be carried out, and be the shorter lease.
+            Extended::Unknown(_) => {
+                self.world.shared().borrow_mut().oracle.may_be_shortened(site, asked, ttl)
+            }
+            Extended::Lost(_) => {}
         }
     }
 

@@ -9,6 +9,7 @@ mod deadlock;
 mod invariants;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use deadlock::Nesting;
 
@@ -129,6 +130,8 @@ pub struct Oracle {
     tokens: BTreeMap<String, BTreeSet<u64>>,
     waiting: BTreeMap<SiteId, Waiting>,
     arrivals: BTreeMap<SiteId, Arrival>,
+    /// The shortest lease, in us, that an unconfirmed request may still give to a token.
+    shortest: BTreeMap<SiteId, u64>,
     troubles: BTreeMap<Touched, Trouble>,
     /// Servers that have lost data, or whose clock has jumped.
     unreliable: BTreeSet<ServerId>,
@@ -233,8 +236,19 @@ impl Oracle {
         if self.forgotten.get(&site).is_some_and(|at| *at < asked) {
             self.violation("revived", format!("host {site} renews a lock that no server has"));
         }
+        let until = self.shortest.get(&site).map_or(until, |shortest| until.min(asked + shortest));
         for holding in self.holdings.values_mut().flatten().filter(|holding| holding.site == site) {
             (holding.until, holding.renewed_at) = (until, now);
+        }
+    }
+
+    /// A request to extend this lock was not confirmed, and may be carried out at any time.
+    pub fn may_be_shortened(&mut self, site: SiteId, asked: u64, ttl: Duration) {
+        let safe = u64::try_from(ttl.as_micros() * 98 / 100).expect("a short lease");
+        let shortest =
+            *self.shortest.entry(site).and_modify(|shortest| *shortest = safe.min(*shortest)).or_insert(safe);
+        for holding in self.holdings.values_mut().flatten().filter(|holding| holding.site == site) {
+            holding.until = holding.until.min(asked + shortest);
         }
     }
 
