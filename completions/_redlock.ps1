@@ -96,7 +96,7 @@ Register-ArgumentCompleter -Native -CommandName 'redlock' -ScriptBlock {
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print this summary; --help explains every option')
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'help')
             [CompletionResult]::new('--reentrant', '--reentrant', [CompletionResultType]::ParameterName, 'Run at once under the lock of an outer run')
-            [CompletionResult]::new('--cancel-in-progress', '--cancel-in-progress', [CompletionResultType]::ParameterName, 'Newest run wins: stop the one that runs')
+            [CompletionResult]::new('--cancel-in-progress', '--cancel-in-progress', [CompletionResultType]::ParameterName, 'Newest run wins: stop the run in progress')
             [CompletionResult]::new('--wait-tree', '--wait-tree', [CompletionResultType]::ParameterName, 'Hold the lock until background processes end')
             [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print the version')
             [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print the version')

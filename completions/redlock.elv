@@ -92,7 +92,7 @@ set edit:completion:arg-completer[redlock] = {|@words|
             cand -h 'Print this summary; --help explains every option'
             cand --help 'help'
             cand --reentrant 'Run at once under the lock of an outer run'
-            cand --cancel-in-progress 'Newest run wins: stop the one that runs'
+            cand --cancel-in-progress 'Newest run wins: stop the run in progress'
             cand --wait-tree 'Hold the lock until background processes end'
             cand -V 'Print the version'
             cand --version 'Print the version'

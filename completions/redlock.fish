@@ -132,7 +132,7 @@ complete -c redlock -n '__redlock_in_options run' -s v -l verbose -d 'Print ever
 complete -c redlock -n '__redlock_in_options run' -s h -l help -d 'Print this summary; --help explains every option'
 complete -c redlock -n '__redlock_in_options run' -s c -l command -x -d 'Run STRING with $SHELL -c instead of a command'
 complete -c redlock -n '__redlock_in_options run' -l reentrant -d 'Run at once under the lock of an outer run'
-complete -c redlock -n '__redlock_in_options run' -l cancel-in-progress -d 'Newest run wins: stop the one that runs'
+complete -c redlock -n '__redlock_in_options run' -l cancel-in-progress -d 'Newest run wins: stop the run in progress'
 complete -c redlock -n '__redlock_in_options run' -l once -x -d 'Skip if a run has succeeded within this time'
 complete -c redlock -n '__redlock_in_options run' -l max-hold -x -d 'Stop the command after this long (exit 124)'
 complete -c redlock -n '__redlock_in_options run' -l wait-tree -d 'Hold the lock until background processes end'

@@ -54,7 +54,7 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Waiting")]
     pub reentrant: bool,
 
-    /// Newest run wins: stop the one that runs
+    /// Newest run wins: stop the run in progress
     ///
     /// As --supersede; and if the holder was started with this option, too, it is asked to stop as
     /// "redlock break" asks it, whatever its --on-lost says, when this run is the next in the queue. It
@@ -67,8 +67,8 @@ pub(crate) struct RunArgs {
     ///
     /// One run does it, the others wait and skip. If a run of the same key with this option has ended
     /// with 0 within DURATION, COMMAND is not run: redlock exits with 0, and a line says who did it,
-    /// and when. If that run fails or is killed, the next one runs COMMAND. At most 366d. Several keys
-    /// must all be done. Not with --shared or --slots.
+    /// and when. If that run fails or is killed, the next one runs COMMAND. At most 366d. With
+    /// several keys, all must have been done. Not with --shared or --slots.
     #[arg(long, value_name = "DURATION", allow_negative_numbers = true, help_heading = "Waiting")]
     pub once: Option<String>,
 

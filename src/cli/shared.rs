@@ -164,7 +164,7 @@ pub(crate) struct VerbosityArgs {
 
     /// Print every step
     ///
-    /// Including which config files were read and which servers were queried.
+    /// For example, which config files were read and which servers were queried.
     #[arg(short, long)]
     pub verbose: bool,
 
@@ -310,7 +310,7 @@ pub(crate) struct WaitArgs {
 
     /// Exit code if the lock is held [default: 75]
     ///
-    /// With 0, redlock run skips the command without a message.
+    /// With 0, redlock run skips the command without a message, unless nested runs wait for each other.
     #[arg(short = 'E', long, value_name = "N", allow_negative_numbers = true)]
     pub conflict_exit_code: Option<String>,
 }

@@ -183,7 +183,7 @@ pub(super) fn acquire(
             Exit::Code(if_held)
         }
         Error::Deadlock(deadlock) => {
-            report.deadlock(&deadlock, waited, if_held);
+            report.deadlock(&deadlock, waited);
             Exit::Code(if_held)
         }
         Error::Done(done) => {

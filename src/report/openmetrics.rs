@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::text::sanitize;
-use crate::lock::{FinishedRun, History, Listing, ServerState, State, Status};
+use crate::lock::{FinishedRun, History, Listing, ServerState, ServerStatus, State, Status, majority_of};
 
 /// Each lock has more than a dozen samples. Locks beyond this number are only counted.
 const MOST_LOCKS: usize = 1000;
@@ -70,7 +70,12 @@ const OF_RUNS: [OfRuns; 6] = [
 
 /// `listing`: `None` if the servers cannot be queried. `histories`: of the same pattern.
 pub(crate) fn openmetrics(listing: Option<&Listing>, histories: &[History]) -> String {
-    let is_up = listing.is_some_and(|listing| listing.undecided.is_none() && listing.missing.is_empty());
+    let votes = |server: &&ServerStatus| matches!(server.state, ServerState::Serves);
+    let is_up = listing.is_some_and(|listing| {
+        let voters = listing.servers.iter().filter(votes).count();
+        let is_decided = listing.undecided.is_none() && listing.missing.is_empty();
+        is_decided && (listing.servers.len() < 2 || voters >= majority_of(listing.servers.len()))
+    });
     let servers = || listing.into_iter().flat_map(|listing| &listing.servers);
     let flag = |is_set: bool| f64::from(u8::from(is_set));
     let alone = |value: f64| [(Vec::new(), value)];
@@ -82,15 +87,13 @@ pub(crate) fn openmetrics(listing: Option<&Listing>, histories: &[History]) -> S
         ),
         family(
             "redlock_up",
-            "1 if locks can be taken: this host, or a majority of the servers, replies.",
+            "1 if locks can be taken: on this host, or because a majority of the servers votes.",
             alone(flag(is_up)),
         ),
         family(
             "redlock_server_up",
             "1 if this server votes, 0 if it is down, quarantined or unfit.",
-            servers().map(|server| {
-                (vec![("server", &*server.name)], flag(matches!(server.state, ServerState::Serves)))
-            }),
+            servers().map(|server| (vec![("server", &*server.name)], flag(votes(&server)))),
         ),
         family(
             "redlock_server_rtt_seconds",

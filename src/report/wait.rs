@@ -256,8 +256,8 @@ impl Report {
         self.info(&format!("cannot stop the run that holds {lock}: {error}; waiting for it"));
     }
 
-    /// Nested runs wait for each other, and this is the youngest.
-    pub(crate) fn deadlock(&mut self, deadlock: &Deadlock, waited: Duration, exit_code: u8) {
+    /// Nested runs wait for each other, and this is the youngest. A mistake, so -E 0 does not hide it.
+    pub(crate) fn deadlock(&mut self, deadlock: &Deadlock, waited: Duration) {
         events(|events| events.not_acquired(Outcome::GaveUp, None));
         let last = deadlock.steps.len().saturating_sub(1);
         let step = |(at, step): (usize, &DeadlockStep)| {
@@ -273,7 +273,7 @@ impl Report {
         let (lock, waited) = (self.lock(), format(waited));
         let circle = circle.join(", which ");
         let sentence = format!("gave up on {lock} after {waited}: deadlock: this run {circle}");
-        self.skipped(&sentence, exit_code);
+        self.info(&sentence);
     }
 
     /// A signal has ended the wait.

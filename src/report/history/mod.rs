@@ -55,7 +55,7 @@ pub(crate) fn history_text(history: &History, clock: Clock, style: Style, rows: 
     let key = sanitize(&history.status.key);
     let runs = runs_of(history, clock.now);
     let text = match Timeline::new(&runs, clock) {
-        None => format!("{key}: {}\n", nothing("its", clock)),
+        None => format!("{key}: {}\n", nothing("its", clock, false)),
         Some(timeline) => {
             let summary = Summary::new(&runs, &timeline);
             let heading = heading(&key, &summary, &timeline, clock);
@@ -110,7 +110,7 @@ pub(crate) fn history_svg(history: &History, clock: Clock) -> String {
     let key = sanitize(&history.status.key);
     let runs = runs_of(history, clock.now);
     match Timeline::new(&runs, clock) {
-        None => svg::sentence(&format!("{key}: {}", nothing("its", clock))),
+        None => svg::sentence(&format!("{key}: {}", nothing("its", clock, false))),
         Some(timeline) => {
             let summary = Summary::new(&runs, &timeline);
             let heading = heading(&key, &summary, &timeline, clock);
@@ -119,10 +119,11 @@ pub(crate) fn history_svg(history: &History, clock: Clock) -> String {
     }
 }
 
-fn nothing(whose: &str, clock: Clock) -> String {
+fn nothing(whose: &str, clock: Clock, only_failed: bool) -> String {
     let since = clock.since.and_then(|since| moment(since, clock.local_time));
     let since = since.map_or_else(String::new, |since| format!(" since {since}"));
-    format!("no runs in {whose} history{since}")
+    let runs = if only_failed { "failed runs" } else { "runs" };
+    format!("no {runs} in {whose} history{since}")
 }
 
 /// "deploy: 212 runs since 2026-11-16 07:58, 9 failed, 3 did not get the lock"

@@ -24,6 +24,7 @@ pub(crate) fn histories_text(histories: &[History], clock: Clock, rows: Rows) ->
         .iter()
         .map(|history| (cut(&sanitize(&history.status.key), LONGEST_KEY), runs_of(history, clock.now)))
         .collect();
+    locks.retain(|(_, runs)| !runs.is_empty());
     let last = |runs: &[Run<'_>]| runs.iter().map(Run::started).max();
     let failed = |runs: &[Run<'_>]| runs.iter().filter(|run| run.has_failed()).count();
     locks.sort_by_key(|(_, runs)| std::cmp::Reverse((failed(runs), last(runs))));
@@ -57,9 +58,9 @@ pub(crate) fn histories_text(histories: &[History], clock: Clock, rows: Rows) ->
     runs.sort_by_key(|(_, run)| run.order());
     let (keys, runs): (Vec<String>, Vec<Run<'_>>) = runs.into_iter().unzip();
     let Some(timeline) = Timeline::new(&runs, clock) else {
-        return format!("{}\n{servers}", nothing("the", clock));
+        return format!("{}\n{servers}", nothing("the", clock, rows.only_failed));
     };
-    let count = match histories.len() {
+    let count = match lock_rows.len() - 1 {
         1 => "1 lock".to_owned(),
         count => format!("{count} locks"),
     };

@@ -147,8 +147,10 @@ impl ClusterOfHosts {
         let start = |host| NetworkServer::start(network.host(host), &args);
         let cluster = ClusterOfHosts((1..=4).map(start).collect());
         let first = &cluster.0[0];
-        for (at, slots) in [["0", "5460"], ["5461", "10922"], ["10923", "16383"]].iter().enumerate() {
-            cluster.ok(at, &["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]);
+        for (at, slots) in [0..=5460, 5461..=10922, 10923..=16383].into_iter().enumerate() {
+            let slots: Vec<String> = slots.map(|slot: u16| slot.to_string()).collect();
+            let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+            cluster.ok(at, &words.collect::<Vec<_>>());
             cluster.ok(at, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
         }
         for at in 1..4 {

@@ -75,8 +75,9 @@ impl Loops {
         sorted.sort();
         assert!(sorted[CLIENTS / 2] >= ENOUGH, "hardly any turns: {turns:?}");
         assert!(sorted[0] * 3 >= sorted[CLIENTS / 2], "one client starved: {turns:?}");
-        // If most clients starve, the median does, too.
-        assert!(sorted[CLIENTS - 1] <= sorted[CLIENTS / 2] * 4, "most clients starved: {turns:?}");
+        // If most clients starve, the median does, too. Where clients have different gates their queues
+        // take turns, so one that is alone in its queue has five times as many turns as the five others.
+        assert!(sorted[CLIENTS - 1] <= sorted[CLIENTS / 2] * 8, "most clients starved: {turns:?}");
     }
 }
 
