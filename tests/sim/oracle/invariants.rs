@@ -110,15 +110,14 @@ impl Oracle {
             "blocked" => word(8),
             _ => "",
         };
-        if args.get(7).is_none_or(|role| role != b"gate") {
-            return;
-        }
-        // The lock is used in another way; the client gives up.
+        // The lock is used in another way: if enough servers say so, the client gives up.
         if matches!(word(0), "slots_mismatch" | "different_server_count" | "other_protocol") {
             self.stops_waiting(site);
         }
         // The first gate that queues or grants a request decides its place.
-        if let Ok(stamp) = stamp.parse() {
+        if args.get(7).is_some_and(|role| role == b"gate")
+            && let Ok(stamp) = stamp.parse()
+        {
             self.arrivals.entry(site).or_insert(Arrival { stamp, gate: server });
         }
     }

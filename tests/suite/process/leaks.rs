@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::support::{Backend, Done, Host, Locks, OtherUsers, Redis, Run, preload, wait_until};
+use crate::support::{
+    Backend, Done, Host, Locks, OtherUsers, Redis, Run, preload, process_state, wait_until,
+};
 
 /// Options that make a leak last: for the lease, for an hour, forever.
 const WAYS: [&[&str]; 3] = [&[], &["--min-hold", "1h"], &["--ttl", "none"]];
@@ -271,10 +273,10 @@ fn a_guardian_killed_while_the_run_waits_leaks_nothing() {
     let holder = crate::support::holder(&redis, "k", &[]);
     let waiter = Run::key(&redis, "k").args(&["--min-hold", "1h"]).cmd(&["echo", "ran"]).spawn();
     wait_until("the waiter is queued", || redis.queue_len("k") == 1);
-    crate::support::processes::send(
-        crate::support::processes::guardian_of(waiter.pid()),
-        nix::sys::signal::Signal::SIGKILL,
-    );
+    let guardian = crate::support::processes::guardian_of(waiter.pid());
+    crate::support::processes::send(guardian, nix::sys::signal::Signal::SIGKILL);
+    // Until then it could be sent the request to start the command.
+    wait_until("the guardian is dead", || matches!(process_state(guardian), None | Some('Z')));
     holder.wait().expect_code(0);
     let done = waiter.wait().expect_code(125);
     assert_eq!(done.stdout, "");
