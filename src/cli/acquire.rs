@@ -25,10 +25,12 @@ use super::text::{CommandText, FILES, REDLOCK_CONFIG, REDLOCK_PASSWORD, SOURCES,
 /// without --for-shell or --watch-pid it exits when the --ttl has passed.
 #[derive(Debug, Args)]
 #[command(mut_arg("on_unavailable", |arg| arg
+    .hide_possible_values(true)
     .help("If the servers are down: fail, or wait")
     .long_help("If the servers are down: fail, or wait\n\n\
         There is no token without the lock, so skip and run of redlock run mean fail. [default: fail]")))]
 #[command(mut_arg("on_lost", |arg| arg
+    .hide_possible_values(true)
     .help_heading("Keeper")
     .help("If the keeper loses the lock: stop PID, or warn")
     .long_help("If the keeper loses the lock: stop PID, or warn\n\n\

@@ -22,6 +22,7 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
+use anyhow::Context;
 use clap::ArgMatches;
 
 use crate::cli::{Command, Shell};
@@ -73,7 +74,7 @@ fn completion_script(shell: Shell) -> &'static str {
 
 /// Print to stdout.
 pub(crate) fn print(text: &str) -> anyhow::Result<Exit> {
-    ignore_closed_pipe(io::stdout().write_all(text.as_bytes()))?;
+    ignore_closed_pipe(io::stdout().write_all(text.as_bytes())).context("cannot write to stdout")?;
     Ok(Exit::Code(0))
 }
 

@@ -5,6 +5,7 @@ use crate::support::{Backend, Done, Job, wait_until};
 
 on_backends!(one_server, three_servers, this_host:
     of_two_nested_runs_in_opposite_order_one_gives_up,
+    a_deadlock_is_reported_whatever_its_exit_code,
     a_circle_of_three_is_found,
     nested_runs_in_the_same_order_wait_as_usual,
     a_lock_that_ends_by_itself_is_in_no_circle,
@@ -12,9 +13,9 @@ on_backends!(one_server, three_servers, this_host:
 
 /// Each run holds a key; inside it, one after the other, a run asks for the next one's.
 #[track_caller]
-fn in_a_circle(backend: &Backend, keys: &[&str]) -> Vec<Done> {
+fn in_a_circle(backend: &Backend, keys: &[&str], options: &[&str]) -> Vec<Done> {
     let job = |at: usize| -> Job {
-        let inner = backend.run_on(&[keys[(at + 1) % keys.len()]]).cmd(&["true"]).shell_line();
+        let inner = backend.run_on(&[keys[(at + 1) % keys.len()]]).args(options).cmd(&["true"]).shell_line();
         let script = format!("echo ready; read x; {inner}; echo code=$?");
         let job = backend.run_on(&[keys[at]]).args(&["--label", keys[at]]).stdin_pipe().sh(&script).spawn();
         job.wait_for_line("ready");
@@ -58,14 +59,21 @@ fn assert_the_last_gave_up(done: &[Done], circle: &[&str]) {
 
 fn of_two_nested_runs_in_opposite_order_one_gives_up(backend: &Backend) {
     let start = std::time::Instant::now();
-    let done = in_a_circle(backend, &["x", "y"]);
+    let done = in_a_circle(backend, &["x", "y"], &[]);
     assert_the_last_gave_up(&done, &["x", "y"]);
     assert!(start.elapsed().as_secs() < 15, "{:?}", start.elapsed());
     backend.all_free(&["x", "y"]);
 }
 
+/// -E 0 is for locks that are held.
+fn a_deadlock_is_reported_whatever_its_exit_code(backend: &Backend) {
+    let done = in_a_circle(backend, &["x", "y"], &["-E", "0"]);
+    done[1].expect_stderr(&["deadlock: this run waits for "]);
+    assert!(done[1].stdout.ends_with("code=0\n"), "{done:#?}");
+}
+
 fn a_circle_of_three_is_found(backend: &Backend) {
-    let done = in_a_circle(backend, &["x", "y", "z"]);
+    let done = in_a_circle(backend, &["x", "y", "z"], &[]);
     assert_the_last_gave_up(&done, &["x", "y", "z"]);
     backend.all_free(&["x", "y", "z"]);
 }

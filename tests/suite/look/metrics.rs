@@ -9,7 +9,7 @@ use serde_json::Value;
 use yaml_rust2::YamlLoader;
 
 use super::look;
-use crate::support::{Backend, Job, Redis, Run, hold, processes, wait_until};
+use crate::support::{Backend, Job, Nodes, Redis, Run, hold, processes, wait_until};
 
 on_backends!(
     one_server, three_servers, this_host: metrics_show_locks_waiters_and_finished_runs;
@@ -120,6 +120,16 @@ fn servers_that_are_down_are_in_the_metrics() {
     let done = look("list", dead, &["--openmetrics"]).done().expect_code(69);
     assert!(done.stdout.contains("\nredlock_up 0\n") && done.stdout.ends_with("# EOF\n"), "{done:?}");
     assert!(!done.stderr.is_empty());
+}
+
+#[test]
+fn servers_that_are_quarantined_are_not_up() {
+    let nodes = Nodes::start(3);
+    nodes.run_quarantined("k").arg("-n").done().expect_code(69);
+    let done = look("list", &nodes.urls().join(","), &["--openmetrics"]).done().expect_code(0);
+    let is_down = |line: &&str| line.ends_with(" 0");
+    let up: Vec<&str> = done.stdout.lines().filter(|line| line.contains("_up")).filter(is_down).collect();
+    assert_eq!(up.len(), 4, "{done:?}");
 }
 
 #[test]
