@@ -34,7 +34,7 @@ const LONGEST_LEASE: Duration = Duration::from_mins(1);
 const LEASE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Do not follow a symbolic link, and do not wait for the other end of a pipe.
-const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+pub(super) const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// How the directory of the lock file is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

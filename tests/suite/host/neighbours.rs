@@ -2,10 +2,13 @@
 //! misleads none.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::sys::stat::Mode;
+use nix::unistd::{geteuid, mkfifo};
 use uuid::Uuid;
 
 use super::file_tampering::foreign_lock;
@@ -273,6 +276,49 @@ fn a_user_who_may_only_read_the_directory_delays_no_run_in_it() {
         reader.wait_for_line(opened);
         assert!(host.is_free() && host.run_on("new").try_acquire());
     }
+}
+
+/// In a directory of another user, who can put any file there.
+fn directory_of_another_user() -> Host {
+    let host = Host::with_mode(0o755);
+    chown(host.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).expect("only root can do that");
+    host
+}
+
+#[test]
+fn a_run_of_roots_gives_no_file_of_roots_to_the_owner_of_the_directory() {
+    if !geteuid().is_root() {
+        skip!("only root can have a file that others cannot");
+    }
+    let host = directory_of_another_user();
+    let (precious, names) = (host.beside("precious"), host.beside(".redlock-names"));
+    let (file, over) = (fs::File::create(&precious).expect("a file"), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                fs::rename(&precious, &names).expect("it has one of these names");
+                fs::rename(&names, &precious).expect("it has one of these names");
+            }
+        });
+        for _ in 0..100 {
+            let done = host.run().cmd(&["true"]).done();
+            if done.code != Some(0) || file.metadata().is_ok_and(|about| about.uid() != 0) {
+                break;
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(file.metadata().expect("the file").uid(), 0);
+}
+
+#[test]
+fn a_run_does_not_wait_for_the_other_end_of_a_fifo_in_place_of_the_names() {
+    if !geteuid().is_root() {
+        skip!("only root can use the directory of another user");
+    }
+    let host = directory_of_another_user();
+    mkfifo(&host.beside(".redlock-names"), Mode::from_bits_truncate(0o600)).expect("a fifo");
+    assert!(host.is_free());
 }
 
 /// Has a lease on a file of its own until its stdin is closed.
