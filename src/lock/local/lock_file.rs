@@ -225,7 +225,7 @@ pub(super) fn unusable(directory: &Path, problem: FileProblem) -> BackendError {
 fn open_or_create(path: &Path, directory: &Metadata) -> io::Result<File> {
     let mut existing = OpenOptions::new();
     existing.read(true).write(true).custom_flags(SAFELY);
-    // Whoever can read a lock file can lock it.
+    // A user who can read a lock file can lock it.
     let writers = directory.mode() & 0o222;
     let gives_up_at = BootTime::now() + LONGEST_LEASE;
     loop {

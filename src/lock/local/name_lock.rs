@@ -27,7 +27,7 @@ use crate::clock::BootTime;
 use crate::lock::wait::backoff;
 use crate::lock::{Holder, HolderInfo};
 
-/// How long to wait before looking for a release of the name, of which the kernel notifies nobody.
+/// How long to wait before looking for a release of the name, which the kernel does not report.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The file that is locked instead of the directory. Its name is no lock file's.
