@@ -8,13 +8,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal::SIGINT;
 use nix::sys::stat::Mode;
 use nix::unistd::{geteuid, mkfifo};
 use uuid::Uuid;
 
 use super::file_tampering::foreign_lock;
 use crate::support::host::{is_locked, tickets_waiting};
-use crate::support::processes::{guardian_of, pid_in};
+use crate::support::processes::{children, guardian_of, pid_in, wait_until_asleep};
 use crate::support::{Host, OtherUsers, Run, UNPRIVILEGED, descendants, hold, stranger, wait_until};
 
 /// The token of `redlock acquire`, and its keeper, which ends with this test's process at the
@@ -375,8 +376,14 @@ fn a_run_waits_for_the_lease_that_the_owner_of_the_file_has_on_it() {
     if owner.wait_for_line("ready").contains("no leases") {
         skip!("this file system has no leases")
     }
-    let job = host.run().arg("-n").sh("echo ran").spawn();
+    let mut job = host.run().arg("-n").sh("echo ran").spawn();
     owner.wait_for_line("asked");
+    let cancelled = host.subcommand("acquire").args(&["--local", "--key", "k"]).spawn();
+    wait_until("it has a worker", || !children(cancelled.pid()).is_empty());
+    wait_until_asleep(cancelled.pid());
+    cancelled.signal(SIGINT);
+    assert_eq!(cancelled.wait().signal, Some(SIGINT as i32));
+    assert!(job.is_running(), "a signal does not wait for the lease");
     drop(owner.take_stdin());
     assert_eq!(job.wait().expect_code(0).stdout, "ran\n");
 }
