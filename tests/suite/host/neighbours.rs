@@ -331,7 +331,7 @@ fn a_run_of_roots_gives_no_file_of_roots_to_the_owner_of_the_directory() {
                 fs::rename(&names, &precious).expect("it has one of these names");
             }
         });
-        for _ in 0..100 {
+        for _ in 0..50 {
             let done = host.run().cmd(&["true"]).done();
             if done.code != Some(0) || file.metadata().is_ok_and(|about| about.uid() != 0) {
                 break;
