@@ -98,9 +98,9 @@ pub(super) fn close_all_but(kept: &[RawFd]) {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
-        // SAFETY: this process does not use it: the callers require that nothing was opened. The descriptor of the
-        // listing above is already closed; closing it again is a harmless error while there is one
-        // thread.
+        // SAFETY: this process does not use it: the callers require that nothing was opened. The
+        // descriptor of the listing above is already closed; closing it again is a harmless error
+        // while there is one thread.
         unsafe { nix::libc::close(fd) };
     }
 }

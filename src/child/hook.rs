@@ -62,9 +62,13 @@ impl HookRunner {
             ForkResult::Child => {
                 drop(ours);
                 // SAFETY: as above. The parent of the runner exits at once.
-                if let Ok(ForkResult::Child) = unsafe { fork() } {
-                    let runner = detach(&theirs).and_then(|()| Runner::new(theirs, command));
-                    let _ = runner.map(|runner| runner.serve(&without_redlock));
+                match unsafe { fork() } {
+                    Ok(ForkResult::Child) => {
+                        let runner = detach(&theirs).and_then(|()| Runner::new(theirs, command));
+                        let _ = runner.map(|runner| runner.serve(&without_redlock));
+                    }
+                    Ok(ForkResult::Parent { .. }) => {}
+                    Err(error) => drop(theirs.send(format!("cannot start its process: {error}").as_bytes())),
                 }
                 exit(0)
             }

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use nix::errno::Errno;
 use nix::libc;
@@ -39,19 +39,18 @@ pub(crate) enum AskedHolder {
     TooOld,
 }
 
-/// `pid` is the holder's, according to its record. The signal carries `number`.
+/// `pid` is the holder's, according to its record, which anyone may have written: others are asked
+/// as well, if that process cannot be. The signal carries `number`.
 pub(crate) fn ask_lock_holder(byte: LockedByte, pid: Option<i32>, number: u32) -> AskedHolder {
-    let recorded = pid.map(Pid::from_raw);
-    let is_holder = recorded.map_or(Ok(false), |pid| holds(pid, byte));
-    let is_hidden = is_holder.as_ref().is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
-    let holders: Vec<Pid> = if let (Some(pid), Ok(true)) = (recorded, is_holder) {
-        vec![pid]
-    } else {
-        let all = all_processes().into_iter().map(|process| process.pid);
-        all.filter(|pid| holds(*pid, byte).unwrap_or(false)).collect()
-    };
+    let recorded = pid.and_then(|pid| Process::read(Pid::from_raw(pid)));
+    let is_hidden = recorded.is_some_and(|process| {
+        holds(process.pid, byte).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+    });
     let mut result = if is_hidden { AskedHolder::Refused } else { AskedHolder::NotFound };
-    for pid in holders {
+    let all = recorded.into_iter().chain(std::iter::once_with(all_processes).flatten());
+    // A guardian has its redlock's locks, and blocks every signal, but does not read this one.
+    let holders = all.filter(|process| !process.is_guardian).map(|process| process.pid);
+    for pid in holders.filter(|pid| holds(*pid, byte).unwrap_or(false)) {
         result = match ask(pid, byte, number) {
             Ok(true) => return AskedHolder::Yes(pid.as_raw()),
             Ok(false) => AskedHolder::TooOld,
@@ -67,11 +66,14 @@ pub(crate) fn has_locked(pid: i32, byte: LockedByte) -> bool {
 }
 
 /// The processes that have a file with this link in /proc open, and the file, opened for reading and
-/// writing. The kernel shows and opens only files of our own processes, and all of them for root.
+/// writing. The kernel shows and opens only files of our own processes, and all of them for root, who
+/// does not wait for another user's lease (fcntl) on a file with this name.
 pub(crate) fn with_open_file(link: &str) -> Vec<(i32, File)> {
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
     let open = |pid: Pid| {
         let (path, _) = open_files(pid).find(|(_, target)| target.as_os_str() == link)?;
-        Some((pid.as_raw(), File::options().read(true).write(true).open(path).ok()?))
+        Some((pid.as_raw(), options.open(path).ok()?))
     };
     all_processes().into_iter().filter_map(|process| open(process.pid)).collect()
 }

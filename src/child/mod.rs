@@ -279,7 +279,7 @@ fn note_reaped(pid: Pid) {
     }
 }
 
-/// Whether the guardian was told to start the command.
+/// Whether the guardian was asked to start the command.
 pub(crate) fn command_was_started() -> bool {
     COMMAND_WAS_STARTED.load(Ordering::Relaxed)
 }

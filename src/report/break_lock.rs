@@ -46,7 +46,7 @@ impl BreakReport {
         }
     }
 
-    /// Nobody holds the lock, and nothing else was done.
+    /// The lock is free; only the mark of --once was deleted.
     pub(crate) fn forgot(&self, done: &Done) -> String {
         let (ago, by) = (format_seconds(done.ago), holder(&done.by));
         format!(

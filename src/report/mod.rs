@@ -246,12 +246,9 @@ impl Report {
     }
 
     pub(crate) fn cannot_start_keeper(&mut self, error: &std::io::Error) {
-        self.last_failure = Some(format!("no thread could be started: {}", problem::io_error(error)));
-        self.failure(&format!(
-            "cannot renew {}: no thread can be started: {}; trying again",
-            self.lock(),
-            problem::io_error(error)
-        ));
+        let error = format!("no thread can be started: {}", problem::io_error(error));
+        self.failure(&format!("cannot renew {}: {error}; trying again", self.lock()));
+        self.last_failure = Some(error);
     }
 
     pub(crate) fn lost(&mut self, cause: &LossCause, consequence: Consequence) {

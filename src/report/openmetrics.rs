@@ -52,10 +52,10 @@ const OF_RUNS: [OfRuns; 6] = [
         Some(count(runs.iter().filter(|run| run.ended.has_failed()).count()))
     }),
     ("redlock_history_waited_seconds", "Time that the runs in the history waited, together.", |runs| {
-        Some(runs.iter().filter_map(|run| run.waited).sum::<Duration>().as_secs_f64())
+        Some(total(runs.iter().map(|run| run.waited)).as_secs_f64())
     }),
     ("redlock_history_held_seconds", "Time that the runs in the history held the lock, together.", |runs| {
-        Some(runs.iter().filter_map(|run| run.held).sum::<Duration>().as_secs_f64())
+        Some(total(runs.iter().map(|run| run.held)).as_secs_f64())
     }),
     ("redlock_last_run_timestamp_seconds", "When the last run ended.", |runs| last(runs, |_| true)),
     (
@@ -199,6 +199,11 @@ fn longest(times: impl Iterator<Item = Option<Duration>>) -> Duration {
     times.flatten().max().unwrap_or_default()
 }
 
+/// A record may name any time, so the sum may be too large.
+fn total(times: impl Iterator<Item = Option<Duration>>) -> Duration {
+    times.flatten().fold(Duration::ZERO, Duration::saturating_add)
+}
+
 fn last(runs: &[&FinishedRun], is_counted: impl Fn(&FinishedRun) -> bool) -> Option<f64> {
     let ended: Option<SystemTime> = runs.iter().filter(|run| is_counted(run)).map(|run| run.ended_at).max();
     ended?.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs_f64())
@@ -256,6 +261,14 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in {text}");
         }
+    }
+
+    #[test]
+    fn times_may_be_longer_than_their_sum_can_be() {
+        let long = |ended| FinishedRun { waited: Some(Duration::MAX), ..run(ended, Outcome::Released) };
+        let history = History::new(vec![long(1), long(2)], Status::free(b"k".to_vec()));
+        let text = openmetrics(Some(&listing(Vec::new())), &[history]);
+        assert!(text.contains("redlock_history_waited_seconds{key=\"k\"} 18446744073709552000\n"), "{text}");
     }
 
     #[test]

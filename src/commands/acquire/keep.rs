@@ -7,12 +7,13 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::output::token_text;
-use super::{new_report, release_unprinted, take};
+use super::{open, release_unprinted, take};
 use crate::child::signals::Signals;
 use crate::child::{AttachPoint, FrontLink, Printed, WatchedProcess, restore_default_signals};
 use crate::commands::hold::{Background, Hold};
 use crate::commands::identity;
 use crate::commands::nesting::publish;
+use crate::commands::take::new_report;
 use crate::exit::{self, Exit, Failure};
 use crate::keeper::{Keeper, KeeperPipes};
 use crate::lock::{ControlFile, Ended, HolderInfo, Outcome, Renewal};
@@ -26,7 +27,7 @@ pub(super) fn run(
     link: FrontLink,
 ) -> anyhow::Result<Exit> {
     let holder = holder(settings, watched.as_ref());
-    let mut report = new_report(settings, &holder)?;
+    let mut report = new_report(&settings.lock, &holder)?;
     let result = keep(settings, holder, watched, link, &mut report);
     Ok(report.ended(result))
 }
@@ -52,11 +53,13 @@ fn keep(
     link: FrontLink,
     report: &mut Report,
 ) -> anyhow::Result<Exit> {
+    let lock = open(settings, report)?;
     let mut signals = Signals::block()?;
+    report::allow_threads();
     signals.hang_up_with(watched.clone());
     let pipes = KeeperPipes::open().context("cannot start the keeper")?;
     let attach_point = AttachPoint::open().ok();
-    let taken = take(settings, holder, &mut signals, report)?;
+    let taken = take(settings, lock, holder, &mut signals, report)?;
     let has_ended = watched.as_ref().is_some_and(WatchedProcess::has_ended);
     let (mut lock, grant) = match taken {
         Ok(taken) => taken,

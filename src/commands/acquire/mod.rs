@@ -73,21 +73,16 @@ fn watched_process(settings: &AcquireSettings) -> Result<Option<WatchedProcess>,
 
 fn run_without_keeper(settings: &AcquireSettings) -> anyhow::Result<Exit> {
     let holder = HolderInfo { renewal: Renewal::Nobody, ..identity::describe(&[], &settings.lock.label) };
-    let mut report = new_report(settings, &holder)?;
+    let mut report = take::new_report(&settings.lock, &holder)?;
     let result = acquire(settings, holder, &mut report);
     Ok(report.ended(result))
 }
 
-/// After the fork, if there is one.
-fn new_report(settings: &AcquireSettings, holder: &HolderInfo) -> Result<Report, Failure> {
-    let report = take::new_report(&settings.lock, holder)?;
-    report::allow_threads();
-    Ok(report)
-}
-
 fn acquire(settings: &AcquireSettings, holder: HolderInfo, report: &mut Report) -> anyhow::Result<Exit> {
+    let lock = open(settings, report)?;
     let mut signals = Signals::block()?;
-    let (mut lock, grant) = match take(settings, holder, &mut signals, report)? {
+    report::allow_threads();
+    let (mut lock, grant) = match take(settings, lock, holder, &mut signals, report)? {
         Ok(taken) => taken,
         Err(exit) => return Ok(exit),
     };
@@ -100,19 +95,24 @@ fn acquire(settings: &AcquireSettings, holder: HolderInfo, report: &mut Report) 
     Ok(Exit::Code(0))
 }
 
+/// Call before signals are blocked: it may take a minute if another user has a lease on the file.
+fn open(settings: &AcquireSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
+    if settings.ttl.is_none() && settings.watched.is_none() {
+        report.stays_locked();
+    }
+    take::open_lock(&settings.lock, report)
+}
+
 /// The lock; or the exit code if it was not acquired.
 type Taken = Result<(Box<dyn Lock>, Grant), Exit>;
 
 fn take(
     settings: &AcquireSettings,
+    lock: Box<dyn Lock>,
     holder: HolderInfo,
     signals: &mut Signals,
     report: &mut Report,
 ) -> anyhow::Result<Taken> {
-    if settings.ttl.is_none() && settings.watched.is_none() {
-        report.stays_locked();
-    }
-    let lock = take::open_lock(&settings.lock, report)?;
     if let Some(signal) = take::delay_start(settings.lock.jitter, signals, report) {
         return Ok(Err(Exit::Signal(signal as i32)));
     }

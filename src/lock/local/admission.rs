@@ -330,7 +330,7 @@ impl<'a> Admission<'a> {
     }
 
     /// The bytes that a holder locks. Any user can lock the one of its token before it, as the record
-    /// of a waiter shows the claim; nobody could find such a holder by its token.
+    /// of a waiter shows the claim; such a holder could not be found by its token.
     fn marks(
         request: &LocalRequest,
         ticket: u64,

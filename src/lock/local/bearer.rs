@@ -108,7 +108,7 @@ impl HostBearer {
         token_byte(&self.claim.to_string())
     }
 
-    /// What its record says about the holder; anybody may have written it.
+    /// What its record says about the holder; any user may have written it.
     fn record(&self, file: &LockFile) -> Option<Record> {
         let claim = self.claim.to_string();
         file.open_records().into_iter().map(|(_, record)| record).find(|record| record.claim == claim)

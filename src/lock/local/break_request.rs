@@ -273,6 +273,9 @@ impl Breaker for HostBreaker {
 /// The holder's side.
 pub(super) struct HostBreakWatch {
     pub files: Arc<Vec<LockFile>>,
+    /// This run was started with --cancel-in-progress. Its record, which a newer run has read, may be
+    /// forged.
+    pub is_cancellable: bool,
 }
 
 impl BreakWatch for HostBreakWatch {
@@ -292,6 +295,7 @@ impl BreakWatch for HostBreakWatch {
             Verb::Break => (Reason::Broken, false),
             Verb::Kill => (Reason::Broken, true),
             Verb::Release => (Reason::Released, false),
+            Verb::Supersede if !self.is_cancellable => return None,
             Verb::Supersede => (Reason::Superseded, false),
         };
         Some(Notice::Lost { loss: reason.loss(by), at_once })
@@ -300,7 +304,19 @@ impl BreakWatch for HostBreakWatch {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::LockDirectory;
     use super::*;
+
+    #[test]
+    fn only_a_run_that_has_agreed_is_superseded() {
+        let directory = LockDirectory::new();
+        let files = Arc::new(vec![directory.observer_handle()]);
+        for is_cancellable in [false, true] {
+            let mut holder = HostBreakWatch { files: Arc::clone(&files), is_cancellable };
+            let mut is_obeyed = |verb: Verb| holder.on_signal(verb.number().into()).is_some();
+            assert_eq!([Verb::Supersede, Verb::Break].map(&mut is_obeyed), [is_cancellable, true]);
+        }
+    }
 
     #[test]
     fn a_number_that_is_no_request_has_no_verb() {

@@ -7,7 +7,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::lock_file::LockFile;
 
-/// `None` if the kernel notifies nobody: a user has 128 instances by default.
+/// `None` if there is no inotify instance: a user has 128 by default.
 pub(super) struct Changes(Option<Inotify>);
 
 impl Changes {

@@ -137,7 +137,7 @@ impl KeeperControl {
             }
             thread::sleep(PAUSE);
         }
-        let request = numbers(file)[0] + 1;
+        let request = numbers(file)[0].saturating_add(1).min(END - 1);
         let ttl = ttl.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
         let written = file.write_all_at(&[request, ttl].map(u64::to_le_bytes).concat(), 0);
         let _ = file.unlock();
@@ -192,7 +192,9 @@ mod tests {
             assert!(pending.wait(soon()));
             assert_eq!(seen, [ttl]);
         }
+        keeper.0.file().write_all_at(&u64::MAX.to_le_bytes(), 0).unwrap();
         let pending = open().request(None, soon()).unwrap().unwrap();
+        assert!(!pending.wait(BootTime::now()), "any number may be there");
         drop(keeper);
         assert!(!pending.wait(soon()), "the keeper has exited");
     }

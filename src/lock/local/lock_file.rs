@@ -34,7 +34,7 @@ const LONGEST_LEASE: Duration = Duration::from_mins(1);
 const LEASE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Do not follow a symbolic link, and do not wait for the other end of a pipe.
-const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+pub(super) const SAFELY: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// How the directory of the lock file is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,7 +225,7 @@ pub(super) fn unusable(directory: &Path, problem: FileProblem) -> BackendError {
 fn open_or_create(path: &Path, directory: &Metadata) -> io::Result<File> {
     let mut existing = OpenOptions::new();
     existing.read(true).write(true).custom_flags(SAFELY);
-    // Whoever can read a lock file can lock it.
+    // A user who can read a lock file can lock it.
     let writers = directory.mode() & 0o222;
     let gives_up_at = BootTime::now() + LONGEST_LEASE;
     loop {

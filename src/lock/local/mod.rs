@@ -277,7 +277,9 @@ impl Lock for HostLock {
     }
 
     fn break_watch(&self, _grant: &Grant) -> Option<Box<dyn BreakWatch>> {
-        Some(Box::new(HostBreakWatch { files: Arc::clone(&self.files) }))
+        let is_cancellable =
+            self.last_request.as_ref().is_some_and(|request| request.record.info.cancellable);
+        Some(Box::new(HostBreakWatch { files: Arc::clone(&self.files), is_cancellable }))
     }
 
     fn attempts(&self) -> u32 {

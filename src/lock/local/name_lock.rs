@@ -21,13 +21,13 @@ use nix::libc;
 use uuid::Uuid;
 
 use super::byte_map::byte;
-use super::lock_file::LockFile;
+use super::lock_file::{LockFile, SAFELY};
 use super::ofd_lock::{LockKind, OfdLocks};
 use crate::clock::BootTime;
 use crate::lock::wait::backoff;
 use crate::lock::{Holder, HolderInfo};
 
-/// How long to wait before looking for a release of the name, of which the kernel notifies nobody.
+/// How long to wait before looking for a release of the name, which the kernel does not report.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The file that is locked instead of the directory. Its name is no lock file's.
@@ -97,14 +97,19 @@ pub(super) fn is_held_without_file(path: &Path) -> bool {
 /// Only the directory's owner can open it, and root.
 fn open_names(path: &Path, directory: &Metadata, access: Access) -> io::Result<File> {
     let mut existing = OpenOptions::new();
-    existing.read(true).custom_flags(libc::O_NOFOLLOW);
+    existing.read(true).custom_flags(SAFELY);
     match existing.open(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound && access == Access::Lock => {
-            let created = existing.write(true).create(true).mode(0o600).open(path)?;
+        Err(e) if e.kind() == io::ErrorKind::NotFound && access == Access::Lock => {}
+        opened => return opened,
+    }
+    match existing.clone().write(true).create_new(true).mode(0o600).open(path) {
+        // A file that was there may be any file: only a new one is given to the directory's owner.
+        Ok(created) => {
             let _ = fchown(&created, Some(directory.uid()), Some(directory.gid()));
             Ok(created)
         }
-        opened => opened,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => existing.open(path),
+        Err(e) => Err(e),
     }
 }
 

@@ -72,7 +72,7 @@ impl ReleaseWatch {
             if released.is_ok() {
                 locks.unlock(byte(offset));
             }
-            // Nobody receives it once the watch is dropped.
+            // It has no receiver once the watch is dropped.
             let _ = sender.send((offset, released));
             let _ = (&*waker).write(&[1]);
         };

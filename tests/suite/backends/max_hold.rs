@@ -169,7 +169,9 @@ fn a_command_that_exits_in_time_counts_as_not_stopped_however_late_its_guardian_
     let redis = Redis::start();
     let directory = tempfile::tempdir().unwrap();
     let script = "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done; exit 7";
-    let job = Run::key(&redis, "k").args(&["--max-hold", "5s"]).dir(&directory).sh(script).spawn();
+    // redlock kills a guardian that is later than this.
+    let run = Run::key(&redis, "k").args(&["--max-hold", "5s", "--kill-after", "10s"]);
+    let job = run.dir(&directory).sh(script).spawn();
     let guardian = guardian_of(job.pid());
     let pid = || std::fs::read_to_string(directory.path().join("pid")).ok()?.trim().parse::<i32>().ok();
     wait_until("the command runs", || pid().is_some());

@@ -60,13 +60,12 @@ impl Locks {
     }
 }
 
-/// With the program under test in the PATH.
+/// With the program under test in the PATH. Without a server it finds no locks, whatever other tests
+/// have locked on this host.
 fn with_redlock(mut shell: Command) -> Command {
     let directory = Path::new(env!("CARGO_BIN_EXE_redlock")).parent().unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
-    shell.env("PATH", format!("{}:{path}", directory.display()));
-    // No locks on this host, whatever other tests hold.
-    shell.env("REDLOCK_LOCAL_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-locks"));
+    shell.env("PATH", format!("{}:{path}", directory.display())).env("REDLOCK_LOCAL_DIR", DIRECTORY);
     shell
 }
 

@@ -8,6 +8,7 @@ use crate::support::{Host, OtherUsers, hold, stranger};
 /// Users of their own, whose limits no other test meets.
 const WATCHER: u32 = 65532;
 const CROWDED: u32 = 65531;
+const HOOKED: u32 = 65530;
 
 /// Uses all inotify instances of its user, until its stdin is closed.
 const EXHAUST: &str = "\
@@ -57,6 +58,17 @@ fn a_waiter_that_can_start_no_thread_keeps_its_place() {
     let waiter = host.waiter(crowded, 1);
     holder.wait().expect_code(0);
     waiter.wait().expect_code(126);
+}
+
+/// It may have two processes, and the one that runs hooks is started through another.
+#[test]
+fn a_hook_that_has_no_process_is_reported() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    let host = Host::with_mode(0o1777);
+    let run = host.run().args(&["--hook", "true"]);
+    let done = users.run_through(HOOKED, run, &["prlimit", "--nproc=2"]).cmd(&["true"]).done();
+    assert!(done.stderr.contains("--hook failed: cannot start its process"), "{done:?}");
+    assert!(host.is_free());
 }
 
 #[test]

@@ -2,14 +2,20 @@
 //! misleads none.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal::SIGINT;
+use nix::sys::stat::Mode;
+use nix::unistd::{geteuid, mkfifo};
 use uuid::Uuid;
 
 use super::file_tampering::foreign_lock;
 use crate::support::host::{is_locked, tickets_waiting};
+use crate::support::processes::{children, guardian_of, pid_in, wait_until_asleep};
 use crate::support::{Host, OtherUsers, Run, UNPRIVILEGED, descendants, hold, stranger, wait_until};
 
 /// The token of `redlock acquire`, and its keeper, which ends with this test's process at the
@@ -159,6 +165,24 @@ fn advice_names_the_process_that_holds_the_lock_whatever_its_record_says() {
     assert!(done.stderr.contains(&format!("kill -9 {} ends it", job.pid())), "{done:?}");
 }
 
+/// A guardian, and with --wait-tree the command, have the lock of their redlock, but read no requests.
+#[test]
+fn a_forged_pid_misdirects_no_request() {
+    for options in [&[][..], &["--wait-tree"]] {
+        let host = Host::new();
+        let job = host.run().args(options).sh("echo main $$; exec sleep 60").spawn();
+        let main = pid_in(&job.wait_for_line("main"));
+        let wrong = if options.is_empty() { guardian_of(job.pid()) } else { main };
+        let recorded = format!("pid\0{}\0user\0", job.pid());
+        let forged = format!("pid\0{wrong}\0");
+        // Another number of digits changes the length of the next name.
+        let name = "x".repeat(recorded.len() - forged.len() - 1);
+        forge(&host, &recorded, &format!("{forged}{name}\0"));
+        host.subcommand("break").args(&["k", "--yes"]).done().expect_code(0);
+        job.wait().expect_code(79);
+    }
+}
+
 /// Becomes a program that is called like a keeper, and has the files of one that watches this process
 /// for the holder of the lock file.
 const FAKE_KEEPER: &str = "\
@@ -200,27 +224,37 @@ fn another_user_cannot_pose_as_a_keeper() {
     }
 }
 
-/// Has a file like the one through which a keeper of two locks is reached.
+/// Has a file like the one through which a keeper of two locks is reached, perhaps with a lease on it.
 const FAKE_CONTROL: &str = "\
-import os, sys
-lock_file, token = sys.argv[1:]
+import fcntl, os, signal, sys
+lock_file, token, has_lease = sys.argv[1:]
 about = os.stat(lock_file)
 memory = os.memfd_create('redlock-keeper-' + token)
 os.pwrite(memory, f'{about.st_dev}:{about.st_ino} 1:1 '.encode(), 24)
+if has_lease == 'lease':
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+    reader = os.open(f'/proc/self/fd/{memory}', os.O_RDONLY)
+    fcntl.fcntl(reader, fcntl.F_SETLEASE, fcntl.F_RDLCK)
 print('ready', flush=True)
 sys.stdin.read()
 ";
 
 #[test]
 fn another_users_file_in_memory_is_no_keepers() {
-    let host = Host::with_mode(0o1777);
-    let (token, _) = acquire(&host, &["--ttl", "60s"]);
-    let Some(stranger) = stranger(UNPRIVILEGED, FAKE_CONTROL, &[&host.file(), Path::new(&token)]) else {
-        skip!("only root can act as another user, and python3 is needed")
-    };
-    stranger.wait_for_line("ready");
-    with_token(&host, "extend", &token).args(&["--ttl", "60s"]).done().expect_code(0);
-    with_token(&host, "release", &token).done().expect_code(0);
+    for has_lease in ["no lease", "lease"] {
+        let host = Host::with_mode(0o1777);
+        let (token, _) = acquire(&host, &["--ttl", "60s"]);
+        let args = [&host.file(), Path::new(&token), Path::new(has_lease)];
+        let Some(stranger) = stranger(UNPRIVILEGED, FAKE_CONTROL, &args) else {
+            skip!("only root can act as another user, and python3 is needed")
+        };
+        stranger.wait_for_line("ready");
+        let begin = Instant::now();
+        with_token(&host, "extend", &token).args(&["--ttl", "60s"]).done().expect_code(0);
+        // The kernel breaks a lease after 45 seconds.
+        assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+        with_token(&host, "release", &token).done().expect_code(0);
+    }
 }
 
 /// From a waiter's record everybody knows its token, and from that its byte.
@@ -275,6 +309,49 @@ fn a_user_who_may_only_read_the_directory_delays_no_run_in_it() {
     }
 }
 
+/// In a directory of another user, who can put any file there.
+fn directory_of_another_user() -> Host {
+    let host = Host::with_mode(0o755);
+    chown(host.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).expect("only root can do that");
+    host
+}
+
+#[test]
+fn a_run_of_roots_gives_no_file_of_roots_to_the_owner_of_the_directory() {
+    if !geteuid().is_root() {
+        skip!("only root can have a file that others cannot");
+    }
+    let host = directory_of_another_user();
+    let (precious, names) = (host.beside("precious"), host.beside(".redlock-names"));
+    let (file, over) = (fs::File::create(&precious).expect("a file"), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                fs::rename(&precious, &names).expect("it has one of these names");
+                fs::rename(&names, &precious).expect("it has one of these names");
+            }
+        });
+        for _ in 0..50 {
+            let done = host.run().cmd(&["true"]).done();
+            if done.code != Some(0) || file.metadata().is_ok_and(|about| about.uid() != 0) {
+                break;
+            }
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(file.metadata().expect("the file").uid(), 0);
+}
+
+#[test]
+fn a_run_does_not_wait_for_the_other_end_of_a_fifo_in_place_of_the_names() {
+    if !geteuid().is_root() {
+        skip!("only root can use the directory of another user");
+    }
+    let host = directory_of_another_user();
+    mkfifo(&host.beside(".redlock-names"), Mode::from_bits_truncate(0o600)).expect("a fifo");
+    assert!(host.is_free());
+}
+
 /// Has a lease on a file of its own until its stdin is closed.
 const LEASE: &str = "\
 import fcntl, os, signal, sys
@@ -299,8 +376,14 @@ fn a_run_waits_for_the_lease_that_the_owner_of_the_file_has_on_it() {
     if owner.wait_for_line("ready").contains("no leases") {
         skip!("this file system has no leases")
     }
-    let job = host.run().arg("-n").sh("echo ran").spawn();
+    let mut job = host.run().arg("-n").sh("echo ran").spawn();
     owner.wait_for_line("asked");
+    let cancelled = host.subcommand("acquire").args(&["--local", "--key", "k"]).spawn();
+    wait_until("it has a worker", || !children(cancelled.pid()).is_empty());
+    wait_until_asleep(cancelled.pid());
+    cancelled.signal(SIGINT);
+    assert_eq!(cancelled.wait().signal, Some(SIGINT as i32));
+    assert!(job.is_running(), "a signal does not wait for the lease");
     drop(owner.take_stdin());
     assert_eq!(job.wait().expect_code(0).stdout, "ran\n");
 }
