@@ -125,7 +125,8 @@ fn servers_that_are_down_are_in_the_metrics() {
 #[test]
 fn servers_that_are_quarantined_are_not_up() {
     let nodes = Nodes::start(3);
-    nodes.run_quarantined("k").arg("-n").done().expect_code(69);
+    nodes.iter().for_each(|server| drop(server.cmd(&["FLUSHALL"])));
+    nodes.run_quarantined("k").arg("-n").cmd(&["true"]).done().expect_code(69);
     let done = look("list", &nodes.urls().join(","), &["--openmetrics"]).done().expect_code(0);
     let is_down = |line: &&str| line.ends_with(" 0");
     let up: Vec<&str> = done.stdout.lines().filter(|line| line.contains("_up")).filter(is_down).collect();
