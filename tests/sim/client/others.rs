@@ -24,23 +24,19 @@ impl Client<'_> {
     pub(super) fn extend(&self, of: u64, keys: &[String]) {
         let (Some(mut bearer), Some(site)) = (self.bearer(of, keys), self.site_of(of)) else { return };
         let asked = self.world.shared().borrow().now_us;
-        let ttl = self.access.timing.ttl.expect("a lease");
+        // Only the owner of the token relies on this lease: runs and keepers have their own.
+        let is_relied_on = self.subject_of(of) == Some(Subject::Token);
+        if is_relied_on {
+            let ttl = self.access.timing.ttl.expect("a lease");
+            self.world.shared().borrow_mut().oracle.extension_begins(site, asked, ttl);
+        }
         let extended = bearer.extend();
         self.note(|| format!("extends the lock of actor {of}: {}", short(&extended)));
-        // Only the owner of the token relies on this lease: runs and keepers have their own.
-        if self.subject_of(of) != Some(Subject::Token) {
-            return;
-        }
-        match extended {
-            Extended::Until(lease, _) => {
-                let until = self.world.true_moment(lease.deadline());
-                self.world.shared().borrow_mut().oracle.renewed(site, asked, until);
-            }
-            // It may still be carried out, and be the shorter lease.
-            Extended::Unknown(_) => {
-                self.world.shared().borrow_mut().oracle.may_be_shortened(site, asked, ttl)
-            }
-            Extended::Lost(_) => {}
+        if let Extended::Until(lease, _) = extended
+            && is_relied_on
+        {
+            let until = self.world.true_moment(lease.deadline());
+            self.world.shared().borrow_mut().oracle.extension_ends(site, asked, until);
         }
     }
 

@@ -86,6 +86,15 @@ struct Arrival {
     gate: ServerId,
 }
 
+/// A request to extend the lock of a token.
+#[derive(Clone, Copy, Debug)]
+struct Extension {
+    asked: u64,
+    /// The end of the lease, if it is carried out at once.
+    until: u64,
+    confirmed_at: Option<u64>,
+}
+
 /// A run with --once whose command has ended with 0.
 #[derive(Clone, Debug)]
 struct Success {
@@ -130,8 +139,8 @@ pub struct Oracle {
     tokens: BTreeMap<String, BTreeSet<u64>>,
     waiting: BTreeMap<SiteId, Waiting>,
     arrivals: BTreeMap<SiteId, Arrival>,
-    /// The shortest lease, in us, that an unconfirmed request may still give to a token.
-    shortest: BTreeMap<SiteId, u64>,
+    /// The requests that extend the lock of each token.
+    extensions: BTreeMap<SiteId, Vec<Extension>>,
     troubles: BTreeMap<Touched, Trouble>,
     /// Servers that have lost data, or whose clock has jumped.
     unreliable: BTreeSet<ServerId>,
@@ -236,20 +245,32 @@ impl Oracle {
         if self.forgotten.get(&site).is_some_and(|at| *at < asked) {
             self.violation("revived", format!("host {site} renews a lock that no server has"));
         }
-        let until = self.shortest.get(&site).map_or(until, |shortest| until.min(asked + shortest));
         for holding in self.holdings.values_mut().flatten().filter(|holding| holding.site == site) {
             (holding.until, holding.renewed_at) = (until, now);
         }
     }
 
-    /// A request to extend this lock was not confirmed, and may be carried out at any time.
-    pub fn may_be_shortened(&mut self, site: SiteId, asked: u64, ttl: Duration) {
+    /// A request to extend a token's lock is sent. It may be carried out at any time until it is
+    /// confirmed, and the last one of several decides.
+    pub fn extension_begins(&mut self, site: SiteId, asked: u64, ttl: Duration) {
         let safe = u64::try_from(ttl.as_micros() * 98 / 100).expect("a short lease");
-        let shortest =
-            *self.shortest.entry(site).and_modify(|shortest| *shortest = safe.min(*shortest)).or_insert(safe);
+        let extension = Extension { asked, until: asked + safe, confirmed_at: None };
+        self.extensions.entry(site).or_default().push(extension);
         for holding in self.holdings.values_mut().flatten().filter(|holding| holding.site == site) {
-            holding.until = holding.until.min(asked + shortest);
+            holding.until = holding.until.min(extension.until);
         }
+    }
+
+    pub fn extension_ends(&mut self, site: SiteId, asked: u64, until: u64) {
+        let (now, mut until) = (self.now_us, until);
+        for extension in self.extensions.entry(site).or_default() {
+            if extension.asked == asked {
+                extension.confirmed_at = Some(now);
+            } else if extension.confirmed_at.is_none_or(|at| at >= asked) {
+                until = until.min(extension.until);
+            }
+        }
+        self.renewed(site, asked, until);
     }
 
     /// A run with --cancel-in-progress.
