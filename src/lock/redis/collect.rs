@@ -231,13 +231,14 @@ impl RedisLock {
     }
 
     /// Another client has the slot that the gate named, on a majority: the gate may not know of that
-    /// client, and may have another slot that is free. When it has none, the request waits for the
-    /// release once, and then tries all slots again, unless it must yield.
+    /// client, and may have another slot that is free. When it has none, a request that queues waits
+    /// for the release once, and then tries all slots again, unless it must yield.
     fn can_have_another_slot(&mut self, all: &Collection, at: usize, refusal: &Refusal) -> bool {
         let key = refusal.blocked.key;
         let Some(&slot) = all.slots.get(key) else { return false };
         let is_exhausted = self.lowest_slots.get(key).is_some_and(|lowest| slot < *lowest);
-        let tries_again = all.waited_at.contains(&at) && self.must_yield(at, refusal).is_none();
+        let has_waited = all.queues && all.waited_at.contains(&at);
+        let tries_again = has_waited && self.must_yield(at, refusal).is_none();
         if is_exhausted && !tries_again {
             return false;
         }

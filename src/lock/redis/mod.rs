@@ -284,6 +284,7 @@ impl Lock for RedisLock {
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
         let started = BootTime::now();
         self.terms = Terms::new(request, self.requests.key_count());
+        self.lowest_slots.clear();
         if std::mem::take(&mut self.abandoned) {
             (self.waiter, self.stamp, self.follow) = (WaiterId::random(), None, None);
         }
