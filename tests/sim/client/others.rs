@@ -64,6 +64,10 @@ impl Client<'_> {
         }
         self.excuse_tokens(key);
         let notified = breaker.notify(&meant, how);
+        // On one server a token is granted before its client knows. On several it is confirmed.
+        if self.access.urls.len() == 1 {
+            self.excuse_tokens(key);
+        }
         self.note(|| format!("breaks {key}: {}", short(&notified)));
         if !matches!(&notified, Ok(notified) if matches!(notified.freed, Freed::No)) {
             return;
@@ -80,7 +84,7 @@ impl Client<'_> {
         }
     }
 
-    /// A break frees what nobody renews at once.
+    /// A break frees at once what no process renews.
     fn excuse_tokens(&self, key: &str) {
         let mut shared = self.world.shared().borrow_mut();
         let tokens: Vec<usize> = shared
