@@ -126,9 +126,9 @@ local function quarantine_left(quarantine, ttl, first_field)
   local marked, stored, longest, ends, raised = parse_marker(text)
   local is_known = is_our_reign(marked, our_reign)
   local since = is_known and math.min(stored, NOW_MS) or shard_known_since('write', our_reign)
-  -- What was longer than usual is over when its bound is forgotten.
+  -- Longer leases have expired when their bound is forgotten.
   local needed = longest > 0 and longest or is_known and math.min(quarantine, USUAL_LEASE_MS) or quarantine
-  -- Without a marker nobody knows which leases were granted before.
+  -- Without a marker it is unknown which leases were granted before.
   local is_standing = is_in_good_standing(since, is_known and longest or needed, is_known and raised or 0)
   local ours = math.max(quarantine, ttl)
   local left = needed > 0 and not is_standing and needed + 1000 - (NOW_MS - since) or 0

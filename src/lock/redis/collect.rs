@@ -28,7 +28,7 @@ pub(super) struct Collected {
     pub sent_at: BootTime,
     /// The gate's reply.
     pub granted: Granted,
-    /// What the other servers have replied to a newcomer before that.
+    /// The replies of the other servers to a newcomer that arrived before the gate's.
     pub early: Vec<RoundReply<AcquireReply>>,
     /// A newcomer's requests to the other servers, sent together with that to the gate.
     pub others: Round,
@@ -230,8 +230,8 @@ impl RedisLock {
         Ok(())
     }
 
-    /// Another client has the slot that the gate named, on a majority: the gate may not know of that
-    /// client, and may have another slot that is free. When it has none, a request that queues waits
+    /// Another client has the slot that the gate named, and there is no majority without its servers.
+    /// The gate may not know that client, and may have another slot that is free. When it has none, a request that queues waits
     /// for the release once, and then tries all slots again, unless it must yield.
     fn can_have_another_slot(&mut self, all: &Collection, at: usize, refusal: &Refusal) -> bool {
         let key = refusal.blocked.key;
