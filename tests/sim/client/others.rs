@@ -64,10 +64,8 @@ impl Client<'_> {
         }
         self.excuse_tokens(key);
         let notified = breaker.notify(&meant, how);
-        // On one server a token is granted before its client knows. On several it is confirmed.
-        if self.access.urls.len() == 1 {
-            self.excuse_tokens(key);
-        }
+        // The servers had granted a token before its client knew.
+        self.excuse_tokens(key);
         self.note(|| format!("breaks {key}: {}", short(&notified)));
         if !matches!(&notified, Ok(notified) if matches!(notified.freed, Freed::No)) {
             return;
