@@ -10,8 +10,8 @@
 -- ARGV[12] quarantine  how long a server that lost its data must not vote, ms; 0 = off
 -- ARGV[13] ancestors   names of the waiters that the client runs under
 -- ARGV[14] history     number of finished runs that log:K keeps; 0 = none
--- ARGV[15] slots       for a vote, the gate's slots; for the gate, of which each lock's is the lowest to
---                      try first; '' = the server chooses, or there are none
+-- ARGV[15] slots       for a vote, the gate's slots; for the gate, the slots from which on it looks for
+--                      a free one; '' = the server chooses, or there are none
 -- ARGV[16] once        do not grant the locks if a run with this option has succeeded within this
 --                      time, ms; '' = without the option
 -- ARGV[17...]          field, value, ... for info:K
@@ -170,7 +170,7 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding or ON
           enqueue(k, FIRST_FIELD)
         end
         -- If the holder expired or the first waiter died, no release wakes the next one.
-        -- A vote for a slot that is taken leaves other slots to the others.
+        -- A vote for a taken slot changes nothing for waiters that can have another slot.
         if not k.slot then
           wake_next(k, true)
         end

@@ -91,9 +91,9 @@ pub(crate) enum Rule {
     KeepTurn,
     /// A client with the gate's vote asks the others once more before it steps back.
     SecondChance,
-    /// Every voter confirms a grant that nobody will renew.
+    /// Every voter confirms a grant that no process will renew.
     ConfirmToken,
-    /// Of two clients with different gates, the younger steps back.
+    /// The younger of two clients with different gates steps back.
     Yield,
     /// Votes tell the gate and the stamp of a client that waits for others.
     CarryPlace,
@@ -126,11 +126,11 @@ pub(crate) enum Rule {
     CancelWaits,
     /// A vote lives for the ttl, not for the minimum hold.
     VoteTtl,
-    /// Of the waiters of a deadlock, only the youngest gives up.
+    /// Only the youngest waiter of a deadlock gives up.
     YoungestGivesUp,
     /// A waiter that may have died is in no deadlock.
     SignOfLife,
-    /// Of the holders of slots, any that leaves makes room.
+    /// Any holder of a slot that leaves makes room.
     AnySlot,
 }
 

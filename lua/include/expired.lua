@@ -11,7 +11,7 @@ local function log_for_holder(k, entry, info, how, ended, by)
   if max_entries == '0' then
     return
   end
-  -- As planned: nobody was to renew it.
+  -- As planned: no process renewed it.
   if how == 'expired' and info.keeper == 'none' then
     how = 'elapsed'
   end

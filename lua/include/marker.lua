@@ -99,8 +99,8 @@ end
 -- Whether a server that has been known since this time has outlasted every lease that it may have
 -- forgotten: the usual ones, and longer ones, which were granted only after their bound was raised.
 local function is_in_good_standing(since, longest, raised)
-  local outlasted = since + USUAL_LEASE_MS + 1000
-  return outlasted <= NOW_MS and (outlasted <= raised or since + longest + 1000 <= NOW_MS)
+  local has_outlasted_usual = since + USUAL_LEASE_MS + 1000 <= NOW_MS
+  return has_outlasted_usual and (since + 1000 <= raised or since + longest + 1000 <= NOW_MS)
 end
 
 -- Returns the ms for which this server must not vote yet, the ms for which it has been known, and
@@ -114,8 +114,7 @@ end
 --
 -- A request for a lease of `ttl` ms raises the bound, for a little longer than this lease can last.
 -- No longer lease was granted before, so a server that is in good standing stays so. On any other
--- server, and on one that the longer bound would put into quarantine for all clients, nothing is raised,
--- and its reply is no acknowledgement: only this client must wait.
+-- server nothing is raised, and its reply is no acknowledgement.
 --
 -- `first_field`: where the arguments that describe the client begin, if there are any. For people, a
 -- second key names the client that asked for the longest bound in force.
@@ -129,19 +128,19 @@ local function quarantine_left(quarantine, ttl, first_field)
   local marked, stored, longest, ends, raised = parse_marker(text)
   local is_known = is_our_reign(marked, our_reign)
   local since = is_known and math.min(stored, NOW_MS) or shard_known_since('write', our_reign)
-  -- What was longer than usual is over when its bound is forgotten.
+  -- Longer leases have expired when their bound is forgotten.
   local needed = longest > 0 and longest or is_known and math.min(quarantine, USUAL_LEASE_MS) or quarantine
-  -- Without a marker nobody knows which leases were granted before.
+  -- Without a marker it is unknown which leases were granted before.
   local is_standing = is_in_good_standing(since, is_known and longest or needed, is_known and raised or 0)
   local ours = math.max(quarantine, ttl)
   local left = needed > 0 and not is_standing and needed + 1000 - (NOW_MS - since) or 0
-  -- Since when there may be leases longer than usual. A second bound, longer than the first, does not
-  -- change that; then this server can have good standing only if it has been known for the new bound.
-  raised = longest > USUAL_LEASE_MS and raised or NOW_MS
-  if is_standing and not is_in_good_standing(since, ours, raised) then
-    ours, left = needed, ours + 1000 - (NOW_MS - since)
-  end
   local bound = is_standing and math.max(needed, ours) or needed
+  if longest <= USUAL_LEASE_MS then
+    raised = NOW_MS
+  elseif bound > longest then
+    -- Earlier leases were no longer than the last bound. What was forgotten before this has expired.
+    raised = math.max(raised, NOW_MS - longest)
+  end
   -- A usual lease does not prolong a longer bound.
   local is_prolonged = bound > 0 and ends < NOW_MS + bound and (ours > USUAL_LEASE_MS or bound <= USUAL_LEASE_MS)
   raised = bound > USUAL_LEASE_MS and raised or 0

@@ -228,7 +228,7 @@ impl<'a> Graph<'a> {
         reach(us).into_iter().filter(|id| reach(*id).contains(&us)).collect()
     }
 
-    /// Of the waiters that hold something: the others do not look.
+    /// The youngest waiter that holds something: the others do not look.
     fn youngest(&self, circle: &BTreeSet<usize>) -> Option<&'a str> {
         let waiters = circle.iter().map(|id| self.waiters[*id]);
         let holding = waiters.filter(|waiter| !waiter.held.is_empty());

@@ -113,7 +113,7 @@ pub static ALL: &[Mutant] = &[
         &[F::DataLoss, F::Restarts, F::LongCommands, F::Cuts],
         &[("return marked == our_reign\n", "return marked\n")],
     ),
-    lua("good-standing", 3, &[F::LongQuarantine, F::Impatience], &[("outlasted <= raised or", "")]),
+    lua("good-standing", 3, &[F::LongQuarantine, F::Impatience], &[("since + 1000 <= raised or", "")]),
     lua(
         "no-overtaking",
         1,
@@ -190,10 +190,11 @@ pub static ALL: &[Mutant] = &[
     client_in("wait-for-old-servers", Rule::WaitForOldServers, Plot::ForgottenLease),
     client_in("raised-bound", Rule::RaisedBound, Plot::ForgottenLongLease),
     client_in("acknowledged-ttl", Rule::AcknowledgedTtl, Plot::UnacknowledgedExtension),
+    lua_in("second-bound", Plot::SecondBound, &[("raised = math.max(raised, NOW_MS - longest)", "")]),
     lua_in(
-        "second-bound",
-        Plot::SecondBound,
-        &[("if is_standing and not is_in_good_standing(since, ours, raised) then", "if false then")],
+        "second-bound-waits",
+        Plot::ForgottenLongLease,
+        &[("math.max(raised, NOW_MS - longest)", "NOW_MS")],
     ),
     client_in("refusals-report", Rule::RefusalsReport, Plot::ForgottenLease),
     client_in("heal-after-majority", Rule::HealAfterMajority, Plot::Flushed),

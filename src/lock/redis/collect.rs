@@ -28,7 +28,7 @@ pub(super) struct Collected {
     pub sent_at: BootTime,
     /// The gate's reply.
     pub granted: Granted,
-    /// What the other servers have replied to a newcomer before that.
+    /// The replies of the other servers to a newcomer that arrived before the gate's.
     pub early: Vec<RoundReply<AcquireReply>>,
     /// A newcomer's requests to the other servers, sent together with that to the gate.
     pub others: Round,
@@ -230,14 +230,15 @@ impl RedisLock {
         Ok(())
     }
 
-    /// Another client has the slot that the gate named, on a majority: the gate may not know of that
-    /// client, and may have another slot that is free. When it has none, the request waits for the
-    /// release once, and then tries all slots again, unless it must yield.
+    /// Another client has the slot that the gate named, and there is no majority without its servers.
+    /// The gate may not know that client, and may have another slot that is free. When it has none, a request that queues waits
+    /// for the release once, and then tries all slots again, unless it must yield.
     fn can_have_another_slot(&mut self, all: &Collection, at: usize, refusal: &Refusal) -> bool {
         let key = refusal.blocked.key;
         let Some(&slot) = all.slots.get(key) else { return false };
         let is_exhausted = self.lowest_slots.get(key).is_some_and(|lowest| slot < *lowest);
-        let tries_again = all.waited_at.contains(&at) && self.must_yield(at, refusal).is_none();
+        let has_waited = all.queues && all.waited_at.contains(&at);
+        let tries_again = has_waited && self.must_yield(at, refusal).is_none();
         if is_exhausted && !tries_again {
             return false;
         }

@@ -1,6 +1,7 @@
 //! How long a server must have kept its data before its vote counts: longer than any lease that it
 //! may have forgotten.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::reply::Bound;
@@ -11,47 +12,56 @@ use crate::world::{Rule, follows};
 /// A server must have kept its data for this much longer than the lease.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// The longest lease that any client may have, as far as is known here: our own quarantine, or what
-/// a server has reported.
-#[derive(Clone, Copy, Debug, Default)]
+/// The longest lease that any client may have, as far as is known here: our own quarantine, and what
+/// servers have reported.
+#[derive(Clone, Debug, Default)]
 pub(super) struct LongestLease {
-    length: Duration,
-    /// Since when there may be leases longer than usual. They are granted only after every server has
-    /// acknowledged them, so a server that knows of none has forgotten none since then, unless it has
-    /// lost its data since then.
-    raised_at: Option<BootTime>,
+    /// Our own quarantine, or a usual bound that is longer.
+    quarantine: Duration,
+    /// The bounds that are longer than usual, and since when there may be leases that need them. These
+    /// are granted only after every server has acknowledged them, so a server that knows of none has
+    /// forgotten none, unless it has lost its data since then.
+    raised: BTreeMap<Duration, BootTime>,
 }
 
 impl LongestLease {
     pub(super) fn new(quarantine: Duration) -> Self {
-        Self { length: quarantine, raised_at: None }
+        Self { quarantine, raised: BTreeMap::new() }
     }
 
-    pub(super) fn is_zero(self) -> bool {
-        self.length.is_zero()
+    pub(super) fn is_zero(&self) -> bool {
+        self.quarantine.is_zero() && self.raised.is_empty()
     }
 
     /// A server reports this bound.
     pub(super) fn hear(&mut self, bound: &Bound) {
-        let is_long = bound.longest > USUAL_LEASE && follows(Rule::RaisedBound);
-        let raised_at = is_long.then(|| BootTime::now().minus(bound.raised_ago));
-        self.add(Self { length: bound.longest, raised_at });
+        if bound.longest > USUAL_LEASE && follows(Rule::RaisedBound) {
+            self.add_raised(bound.longest, BootTime::now().minus(bound.raised_ago));
+        } else {
+            self.quarantine = self.quarantine.max(bound.longest);
+        }
     }
 
-    pub(super) fn add(&mut self, other: Self) {
-        self.length = self.length.max(other.length);
-        self.raised_at = self.raised_at.into_iter().chain(other.raised_at).min();
+    pub(super) fn add(&mut self, other: &Self) {
+        self.quarantine = self.quarantine.max(other.quarantine);
+        other.raised.iter().for_each(|(&longest, &at)| self.add_raised(longest, at));
+    }
+
+    fn add_raised(&mut self, longest: Duration, at: BootTime) {
+        let first = self.raised.entry(longest).or_insert(at);
+        *first = at.min(*first);
     }
 
     /// How much longer a server that has kept its data for this time must keep it.
-    pub(super) fn quarantine_left(self, known_for: Duration) -> Duration {
-        if self.length.is_zero() || !follows(Rule::Memory) {
+    pub(super) fn quarantine_left(&self, known_for: Duration) -> Duration {
+        if self.is_zero() || !follows(Rule::Memory) {
             return Duration::ZERO;
         }
-        let raised_ago = self.raised_at.map_or(Duration::ZERO, BootTime::elapsed);
-        if known_for >= raised_ago.max(USUAL_LEASE) + SLACK {
-            return Duration::ZERO;
-        }
-        (self.length + SLACK).saturating_sub(known_for)
+        let left = |longest: Duration, raised_ago: Duration| {
+            let has_forgotten_none = known_for >= raised_ago.max(USUAL_LEASE) + SLACK;
+            if has_forgotten_none { Duration::ZERO } else { (longest + SLACK).saturating_sub(known_for) }
+        };
+        let of_raised = self.raised.iter().map(|(&longest, at)| left(longest, at.elapsed()));
+        of_raised.fold(left(self.quarantine, Duration::ZERO), Duration::max)
     }
 }

@@ -163,7 +163,7 @@ impl RedisLock {
             return lease;
         }
         let until = |acknowledged: Lease| {
-            // With another ttl it acknowledged another length.
+            // It may have acknowledged another ttl.
             if follows(Rule::AcknowledgedTtl) {
                 acknowledged.end()
             } else {
@@ -284,6 +284,7 @@ impl Lock for RedisLock {
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
         let started = BootTime::now();
         self.terms = Terms::new(request, self.requests.key_count());
+        self.lowest_slots.clear();
         if std::mem::take(&mut self.abandoned) {
             (self.waiter, self.stamp, self.follow) = (WaiterId::random(), None, None);
         }
@@ -358,7 +359,7 @@ impl Lock for RedisLock {
         let stay_until = (!min_hold.is_zero()).then(|| grant.taken_at + min_hold);
         let entry = Some(LogEntry::of_grant(grant, ended));
         let mark_kept_for = self.terms.mark_kept_for(ended);
-        self.release_claim(grant.claim, &Release::Final { stay_until, mark_kept_for, entry })
+        self.release_claim(grant.claim, &Release { stay_until, mark_kept_for, entry, ..Release::default() })
     }
 
     fn record_refusal(&mut self, error: &Error, started: BootTime) {
@@ -367,10 +368,7 @@ impl Lock for RedisLock {
 
     fn abandon(&mut self) {
         self.abandoned = true;
-        let _ = self.release_claim(
-            self.claim(),
-            &Release::Final { stay_until: None, mark_kept_for: None, entry: None },
-        );
+        let _ = self.release_claim(self.claim(), &Release::default());
     }
 
     fn release_orphan(&self, request: &Request) -> Option<ReleaseOrphan> {

@@ -28,49 +28,31 @@ const FOR_STRAGGLERS: (Duration, Duration) = (Duration::from_millis(20), Duratio
 /// released.
 const FOR_UNSENT: Duration = Duration::from_millis(300);
 
-/// Whether this waiter makes another attempt. If it does, its late requests are harmless: the next
-/// attempt takes them over.
-#[derive(Debug)]
-pub(super) enum Release {
-    Final {
-        /// The end of the minimum hold.
-        stay_until: Option<BootTime>,
-        /// How long the mark of success is kept, if the run leaves one.
-        mark_kept_for: Option<Duration>,
-        /// The entry in the history.
-        entry: Option<LogEntry>,
-    },
+/// What a release ends, and leaves behind.
+#[derive(Debug, Default)]
+pub(super) struct Release {
+    pub of: Ending,
+    /// The end of the minimum hold.
+    pub stay_until: Option<BootTime>,
+    /// How long the mark of success is kept, if the run leaves one.
+    pub mark_kept_for: Option<Duration>,
+    /// The entry in the history.
+    pub entry: Option<LogEntry>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Ending {
+    #[default]
+    Grant,
     /// A waiter gives up.
-    Leaving {
-        entry: Option<LogEntry>,
-    },
-    BeforeRetry,
+    Wait,
+    /// The waiter makes another attempt. It takes over its late requests, so they are harmless.
+    Attempt,
 }
 
 impl Release {
     fn min_hold(&self) -> Duration {
-        self.stay_until().map_or(Duration::ZERO, BootTime::remaining)
-    }
-
-    fn stay_until(&self) -> Option<BootTime> {
-        match self {
-            Self::Final { stay_until, .. } => *stay_until,
-            Self::Leaving { .. } | Self::BeforeRetry => None,
-        }
-    }
-
-    fn mark_kept_for(&self) -> Option<Duration> {
-        match self {
-            Self::Final { mark_kept_for, .. } => *mark_kept_for,
-            Self::Leaving { .. } | Self::BeforeRetry => None,
-        }
-    }
-
-    fn entry(&self) -> Option<&LogEntry> {
-        match self {
-            Self::Final { entry, .. } | Self::Leaving { entry } => entry.as_ref(),
-            Self::BeforeRetry => None,
-        }
+        self.stay_until.map_or(Duration::ZERO, BootTime::remaining)
     }
 }
 
@@ -156,7 +138,7 @@ impl RedisLock {
     fn release_limit(&self, release: &Release) -> Option<BootTime> {
         let nodes = self.servers.all().map(|at| &self.servers[at].node);
         let longest = nodes.filter(|node| node.has_replied()).map(Node::round_trip).max();
-        let longest = longest.filter(|_| !matches!(release, Release::Final { .. }))?;
+        let longest = longest.filter(|_| release.of != Ending::Grant)?;
         Some(BootTime::now() + LEAVING.max(longest * 4))
     }
 
@@ -186,11 +168,11 @@ impl RedisLock {
 
     fn send_release(&mut self, to: &[usize], claim: Claim, release: &Release) -> Round {
         let call = |tombstone_ttl| {
-            let (min_hold, mark, entry) = (release.min_hold(), release.mark_kept_for(), release.entry());
+            let (min_hold, mark, entry) = (release.min_hold(), release.mark_kept_for, release.entry.as_ref());
             self.requests.release(claim, &self.terms, tombstone_ttl, min_hold, mark, entry)
         };
         let may_execute_late =
-            |at: usize| !matches!(release, Release::BeforeRetry) && self.servers[at].node.is_in_doubt();
+            |at: usize| release.of != Ending::Attempt && self.servers[at].node.is_in_doubt();
         let ttl = |at| {
             if may_execute_late(at) && follows(Rule::Tombstone) { TOMBSTONE_TTL } else { Duration::ZERO }
         };
@@ -204,10 +186,10 @@ impl RedisLock {
         let is_released = |(_, reply): &&(usize, _)| matches!(reply, Ok(ReleaseReply::Released));
         let released = replies.iter().filter(is_released).count();
         let needs_gate = needs_gate && follows(Rule::ReleaseIsSent);
-        match release {
+        match release.of {
             // The next attempt sends requests to all these servers.
-            Release::BeforeRetry => pending.is_empty(),
-            Release::Final { .. } | Release::Leaving { .. } => {
+            Ending::Attempt => pending.is_empty(),
+            Ending::Grant | Ending::Wait => {
                 let has_gate = !needs_gate || !pending.contains(&self.gate);
                 pending.is_empty() || released >= self.servers.majority() && has_gate
             }
@@ -248,7 +230,7 @@ impl RedisLock {
     /// A server that has not replied may not know the script, and we will not read that. It gets the
     /// whole text as well, without an entry for the history, of which there must be only one.
     fn ensure_script(&mut self, to: &[usize], claim: Claim, release: &Release) {
-        let (min_hold, mark) = (release.min_hold(), release.mark_kept_for());
+        let (min_hold, mark) = (release.min_hold(), release.mark_kept_for);
         let call = self.requests.release(claim, &self.terms, Duration::ZERO, min_hold, mark, None);
         let cold: Vec<usize> =
             to.iter().copied().filter(|&at| self.servers[at].node.may_lack_script()).collect();
@@ -258,14 +240,14 @@ impl RedisLock {
     /// Releases the votes until the next attempt. A single server keeps our place in its queue.
     pub(super) fn release_votes(&mut self) {
         if self.servers.len() > 1 && follows(Rule::ReleaseVotes) {
-            let _ = self.release_claim(self.claim(), &Release::BeforeRetry);
+            let _ = self.release_claim(self.claim(), &Release { of: Ending::Attempt, ..Release::default() });
         }
     }
 
     /// Stops waiting. What cannot be released now expires by itself.
     pub(super) fn stop_waiting(&mut self, entry: Option<LogEntry>) {
         self.abandoned = true;
-        let _ = self.release_claim(self.claim(), &Release::Leaving { entry });
+        let _ = self.release_claim(self.claim(), &Release { of: Ending::Wait, entry, ..Release::default() });
     }
 
     /// Stops waiting for a server that has never replied. When it responds, it executes the request
@@ -275,8 +257,7 @@ impl RedisLock {
         self.abandoned = true;
         let until = BootTime::now() + self.servers.node_timeout.min(RELEASE_STEP);
         let whom = self.prepare_release();
-        let release = Release::Final { stay_until: None, mark_kept_for: None, entry: None };
-        let mut round = self.send_release(&whom, self.claim(), &release);
+        let mut round = self.send_release(&whom, self.claim(), &Release::default());
         while !whom.iter().all(|&at| self.servers[at].node.has_sent_all())
             && !matches!(round.step::<ReleaseReply>(&mut self.servers, until), Step::Over)
         {}

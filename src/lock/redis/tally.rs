@@ -142,8 +142,8 @@ impl Tally {
         }
     }
 
-    pub(super) fn longest_lease(&self) -> LongestLease {
-        self.longest_lease
+    pub(super) fn longest_lease(&self) -> &LongestLease {
+        &self.longest_lease
     }
 
     pub(super) fn unfit(&self) -> Option<&BackendError> {

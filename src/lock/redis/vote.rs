@@ -118,7 +118,7 @@ impl RedisLock {
         observer: &mut dyn Observer,
     ) -> Attempt {
         let mut longest_lease = LongestLease::new(self.requests.quarantine());
-        longest_lease.add(self.longest_lease);
+        longest_lease.add(&self.longest_lease);
         let mut tally = Tally::new(self.servers.names(), longest_lease);
         let mut first_queue = None;
         if self.in_flight.is_none() {

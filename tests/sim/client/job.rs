@@ -47,7 +47,7 @@ pub enum Subject {
     Watched(Duration),
     /// A command that ends with the run inside it: that actor's.
     Nested(u64),
-    /// Nobody renews the lock.
+    /// No process renews the lock.
     Token,
 }
 

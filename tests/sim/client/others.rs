@@ -69,6 +69,8 @@ impl Client<'_> {
         }
         self.excuse_tokens(key);
         let notified = breaker.notify(&meant, how);
+        // The servers had granted a token before its client knew.
+        self.excuse_tokens(key);
         self.note(|| format!("breaks {key}: {}", short(&notified)));
         if !matches!(&notified, Ok(notified) if matches!(notified.freed, Freed::No)) {
             return;
@@ -85,7 +87,7 @@ impl Client<'_> {
         }
     }
 
-    /// A break frees what nobody renews at once.
+    /// A break frees at once what no process renews.
     fn excuse_tokens(&self, key: &str) {
         let mut shared = self.world.shared().borrow_mut();
         let tokens: Vec<usize> = shared

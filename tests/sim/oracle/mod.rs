@@ -350,7 +350,7 @@ impl Oracle {
         }
     }
 
-    /// What nobody renews is freed at once by any break.
+    /// Any break frees at once what no process renews.
     pub fn excuse_tokens(&mut self, key: &str, is_token: impl Fn(SiteId) -> bool) {
         if let Some(holdings) = self.holdings.get_mut(key) {
             holdings.retain(|holding| !is_token(holding.site));

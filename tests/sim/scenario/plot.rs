@@ -23,7 +23,8 @@ const QUEUES: WaitPolicy = WaitPolicy::Queue { at_most: None };
 pub enum Plot {
     /// A majority forgets a lease that is longer than usual, and its holder cannot know.
     ForgottenLongLease,
-    /// A client asks for a much longer lease where leases longer than usual are already in use.
+    /// A client asks for a much longer lease where leases longer than usual are already in use, and two
+    /// servers have lost their data since these came into use.
     SecondBound,
     /// A majority forgets a usual lease, and clients with shorter quarantines ask.
     ForgottenLease,
@@ -213,27 +214,22 @@ impl Stage {
         let stops = self.between_ms(500, 2000);
         self.fault(stops, Fault::Pause { actor: holder, for_us: 57_000_000 });
         self.majority_forgets(stops + 100_000);
-        for _ in 0..4 {
-            let (at, waiter) = (self.between_ms(2000, 50_000), self.run(QUEUES, Self::command(1), 5, 30));
+        // The one that has not may hear of a longer bound.
+        let asks_at = self.between_ms(2000, 50_000);
+        self.asks_for_long_lease(asks_at);
+        let at_most = Some(Duration::from_secs(5));
+        for _ in 0..6 {
+            let (at, policy) = (self.between_ms(2000, 50_000), WaitPolicy::Queue { at_most });
+            let waiter = self.run(policy, Self::command(1), 5, 30);
             self.start(at, waiter);
         }
     }
 
-    fn second_bound(&mut self) {
-        // From the servers' first use on.
-        self.0.scenario.steps.clear();
-        let first = self.run(WaitPolicy::No, Self::command(0), 30, 60);
-        self.0.push(0, What::Start(Box::new(first)));
-        for at_s in [30, 100] {
-            let client = self.run(QUEUES, Self::command(1), 30, 60);
-            self.start(at_s * 1_000_000, client);
-        }
-        let asks = self.between_ms(70_000, 90_000);
-        let client = self.run(QUEUES, Self::command(1), 7200, 60);
-        let client = self.start(asks, client);
-        // The servers are too young for such a lease.
-        let gives_up = self.between_ms(10, 5000);
-        self.fault(asks + gives_up, Fault::Kill { actor: client, has_guardian: false });
+    /// Of another key.
+    fn asks_for_long_lease(&mut self, at_us: u64) {
+        let job = Run { keys: vec!["b".to_owned()], ..self.0.plain_run(WaitPolicy::No) };
+        let client = self.client(Job::Run(job), 7200, 60);
+        self.start(at_us, client);
     }
 
     fn forgotten_lease(&mut self) {

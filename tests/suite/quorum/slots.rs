@@ -123,3 +123,17 @@ fn a_waiter_gets_the_slot_that_is_released_first() {
     expect_success([unknown, waiter]);
     nodes.all_free();
 }
+
+/// The gate has lost the claims of the holders, which have the same gate: they may be about to be
+/// released.
+#[test]
+fn a_request_that_does_not_wait_tries_each_slot_once() {
+    let nodes = Nodes::start(3);
+    let holders = [hold_slot(slots(&nodes, "2")).0, hold_slot(slots(&nodes, "2")).0];
+    nodes[0].cmd(&["DEL", "lock:k", "lock-shared:k", "lock-info:k"]);
+    let run = slots(&nodes, "2").args(&["--ttl", "2s", "--node-timeout", "600ms", "-n", "--events=-"]);
+    let done = run.sh("echo ran").done().expect_code(75);
+    assert!(done.stderr.contains(r#""attempts":3,"#), "0, 1, and the wait for 0: {done:?}");
+    expect_success(holders);
+    nodes.all_free();
+}

@@ -228,8 +228,8 @@ impl Node {
         }
     }
 
-    /// Drop the connection. What the server has received may still be executed; what it has not
-    /// received, and nobody waits for, never is.
+    /// Drop the connection. The server may still execute what it has received. A request that grants
+    /// or renews is not delivered after this.
     pub(super) fn disconnect(&mut self) {
         if self.may_grant_late()
             && follows(Rule::Abort)
@@ -240,8 +240,8 @@ impl Node {
         self.hang_up();
     }
 
-    /// The same after a release, which must be delivered: a busy server would execute what is before
-    /// it, and not the release itself, if the connection is reset before it replies.
+    /// Drop the connection after a release, which must be delivered: a busy server would execute what
+    /// is before it, and not the release itself, if the connection is reset before it replies.
     pub(super) fn hang_up(&mut self) {
         // The server has not received requests that still wait for the login.
         let was_open = self.is_connected() && !self.is_logging_in();

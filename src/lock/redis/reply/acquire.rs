@@ -36,7 +36,7 @@ pub(in crate::lock::redis) struct Memory {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::lock::redis) struct Bound {
     pub longest: Duration,
-    /// When this bound, or a shorter one that is longer than usual, was announced to the server.
+    /// How long ago the oldest lease longer than usual that is still in force can have been granted.
     pub raised_ago: Duration,
 }
 

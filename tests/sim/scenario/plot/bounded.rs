@@ -85,4 +85,20 @@ impl Stage {
         let (at, newest) = (self.between_ms(1160, 1240), run(self));
         self.start(at, newest);
     }
+
+    pub(super) fn second_bound(&mut self) {
+        let first = self.run(QUEUES, Self::command(1), 40, 60);
+        self.start(0, first);
+        let loses = self.between_ms(2000, 10_000);
+        self.majority_forgets(loses);
+        for at_s in [15, 80] {
+            let client = self.run(QUEUES, Self::command(1), 40, 60);
+            self.start(at_s * 1_000_000, client);
+        }
+        let asks_at = self.between_ms(90_000, 95_000);
+        self.asks_for_long_lease(asks_at);
+        let client = self.run(QUEUES, Self::command(1), 5, 30);
+        let client = self.start(100_000_000, client);
+        self.served_by(105_000_000, client);
+    }
 }
