@@ -67,10 +67,7 @@ impl Client<'_> {
         if how == BreakMode::Immediate {
             self.world.shared().borrow_mut().oracle.excuse(Some(key));
         }
-        self.excuse_tokens(key);
         let notified = breaker.notify(&meant, how);
-        // The servers had granted a token before its client knew.
-        self.excuse_tokens(key);
         self.note(|| format!("breaks {key}: {}", short(&notified)));
         if !matches!(&notified, Ok(notified) if matches!(notified.freed, Freed::No)) {
             return;
@@ -82,21 +79,8 @@ impl Client<'_> {
             if !meant.iter().any(|held| holders.iter().any(|other| other.id == held.id)) {
                 return;
             }
-            self.excuse_tokens(key);
             let _ = breaker.notify(&meant, how);
         }
-    }
-
-    /// A break frees at once what no process renews.
-    fn excuse_tokens(&self, key: &str) {
-        let mut shared = self.world.shared().borrow_mut();
-        let tokens: Vec<usize> = shared
-            .records
-            .iter()
-            .filter(|(_, record)| record.subject == Some(Subject::Token))
-            .filter_map(|(number, _)| shared.actors.get(number).copied())
-            .collect();
-        shared.oracle.excuse_tokens(key, |site| tokens.contains(&site));
     }
 
     /// What status shows must be what a client gets.

@@ -83,6 +83,21 @@ impl Oracle {
         }
     }
 
+    /// A break frees what no process renews. If the servers had confirmed the token before, its client
+    /// may hear of that later.
+    fn is_broken(&mut self, claim: &str) {
+        let is_granted = self.servers == 1
+            || self.confirmed.get(claim).is_some_and(|servers| servers.len() >= majority_of(self.servers));
+        let waiter = claim.split('.').next().unwrap_or_default();
+        let sites = self.waiters.iter().filter(|(_, names)| names.contains(waiter));
+        for site in sites.map(|(site, _)| *site) {
+            self.holdings.values_mut().for_each(|holdings| holdings.retain(|holding| holding.site != site));
+            if let Some(waiting) = self.waiting.get_mut(&site) {
+                waiting.is_excused |= is_granted;
+            }
+        }
+    }
+
     pub fn executed(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
         self.note(server, site, call);
         self.look_for_circles();
@@ -91,6 +106,15 @@ impl Oracle {
     fn note(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
         let Some((script, args)) = script_call(&call.command) else { return };
         self.check_changes(server, script, args, &call.changes);
+        let text =
+            |at: usize| args.get(at).and_then(|word| std::str::from_utf8(word).ok()).unwrap_or_default();
+        match (script, &call.reply) {
+            ("raise", Some(Reply::Array(fields))) if fields.first() == Some(&Reply::bulk("raised")) => {
+                self.confirmed.entry(text(0).to_owned()).or_default().insert(server);
+            }
+            ("break", _) if text(6) == "free" => text(7).split(' ').for_each(|claim| self.is_broken(claim)),
+            _ => {}
+        }
         let Some(site) = site else { return };
         let waiter = args.first().and_then(|claim| std::str::from_utf8(claim).ok()?.split_once('.'));
         if let ("acquire", Some((waiter, _))) = (script, waiter) {

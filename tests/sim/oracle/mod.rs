@@ -139,6 +139,8 @@ pub struct Oracle {
     tokens: BTreeMap<String, BTreeSet<u64>>,
     waiting: BTreeMap<SiteId, Waiting>,
     arrivals: BTreeMap<SiteId, Arrival>,
+    /// The servers that have confirmed the token of each claim.
+    confirmed: BTreeMap<String, BTreeSet<ServerId>>,
     /// The requests that extend the lock of each token.
     extensions: BTreeMap<SiteId, Vec<Extension>>,
     troubles: BTreeMap<Touched, Trouble>,
@@ -347,13 +349,6 @@ impl Oracle {
     pub fn ended(&mut self, site: SiteId) {
         for holdings in self.holdings.values_mut() {
             holdings.retain(|holding| holding.site != site);
-        }
-    }
-
-    /// Any break frees at once what no process renews.
-    pub fn excuse_tokens(&mut self, key: &str, is_token: impl Fn(SiteId) -> bool) {
-        if let Some(holdings) = self.holdings.get_mut(key) {
-            holdings.retain(|holding| !is_token(holding.site));
         }
     }
 
