@@ -146,10 +146,10 @@ fn the_keeper_is_small(backend: &Backend) {
         let size = status_field(keeper, "VmRSS");
         sizes.push(size.trim_end_matches(" kB").trim().parse::<u64>().expect("a size"));
     }
-    // Even with the tests' binary, which is not optimized; a renewal needs more for some
-    // milliseconds.
-    let large = sizes.iter().filter(|size| **size >= 3 * 1024).count();
-    assert!(large < sizes.len() / 2, "in kB: {sizes:?}, {} anonymous", status_field(keeper, "RssAnon"));
+    // Even with the tests' binary, which is not optimized. A renewal needs more for some milliseconds;
+    // on a busy machine it may load code again after it was given back, and keep it until the next one.
+    let small = sizes.iter().filter(|size| **size < 3 * 1024).count();
+    assert!(small > sizes.len() / 4, "in kB: {sizes:?}, {} anonymous", status_field(keeper, "RssAnon"));
     release(backend, &token).done().expect_code(0);
 }
 
