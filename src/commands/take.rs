@@ -14,6 +14,7 @@ use crate::child::signals::{Signals, ends, suspend_self};
 use crate::child::{self, HookRunner, LONG_WAIT, forget_code, local_time, terminal};
 use crate::clock::{BootTime, jitter};
 use crate::commands::exit_code;
+use crate::duration;
 use crate::exit::{self, Exit, Failure};
 use crate::lock::{
     self, AncestorLock, BackendError, Blocked, Ended, Error, Fault, Grant, HolderInfo, Lock, Observer,
@@ -51,7 +52,7 @@ impl EventSink for HookRunner {
 }
 
 pub(super) fn open_lock(settings: &LockSettings, report: &mut Report) -> Result<Box<dyn Lock>, Failure> {
-    backend::open_lock(settings, report).map_err(|error| backend_failure(&error, settings))
+    backend::open_lock(settings, report).map_err(|error| backend_failure(&error, Duration::ZERO, settings))
 }
 
 /// Sleep for a random part of `at_most`. `Some` if a signal ended the sleep.
@@ -205,7 +206,7 @@ pub(super) fn acquire(
                 Exit::Code(0)
             }
             (Fault::Unavailable | Fault::Refused | Fault::Unfit, _) => {
-                return Err(Err(backend_failure(&error, settings)));
+                return Err(Err(backend_failure(&error, waited, settings)));
             }
         },
     };
@@ -225,8 +226,11 @@ fn nested(is_usable: bool, settings: &LockSettings) -> Failure {
     Failure::new(exit::USAGE, message)
 }
 
-fn backend_failure(error: &BackendError, settings: &LockSettings) -> Failure {
-    let message = format!("cannot take {}: {}", quoted(&settings.keys), report::backend_error(error));
+fn backend_failure(error: &BackendError, waited: Duration, settings: &LockSettings) -> Failure {
+    let (keys, error_text) = (quoted(&settings.keys), report::backend_error(error));
+    let after =
+        if waited.as_secs() > 0 { format!(" after {}", duration::format(waited)) } else { String::new() };
+    let message = format!("cannot take {keys}{after}: {error_text}");
     Failure::new(exit_code(error.fault()), message)
 }
 

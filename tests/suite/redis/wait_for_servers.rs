@@ -48,7 +48,7 @@ fn a_run_exits_69_when_the_wait_ends() {
         Run::at(&refused.url(), "k").args(WAIT).args(&["-w", "1"]).sh("echo ran").done().expect_code(69);
     assert!(started.elapsed() >= Duration::from_secs(1), "{:?}", started.elapsed());
     assert_eq!(done.stdout, "");
-    assert!(done.stderr.lines().last().unwrap().contains("cannot take \"k\""), "{done:?}");
+    assert!(done.stderr.lines().last().unwrap().contains("cannot take \"k\" after 1"), "{done:?}");
 }
 
 #[test]
