@@ -32,9 +32,9 @@ local IS_BEARER = MODE == '?'
 
 -- A renewal never shortens a lease on which a process relies: a late one may meet what was granted
 -- since, with a longer ttl. Only a lock that nothing renews is shortened, by the client that has its
--- token. A minimum hold must be kept.
+-- token. That must keep a minimum hold; other clients include it in the ttl, unless it is a mere vote.
 local function longest_ttl(k)
-  local at_least = min_hold_left(k.holder_record)
+  local at_least = IS_BEARER and min_hold_left(k.holder_record) or 0
   if has_process(k.holder_record) then
     local until_ms = is_shared(k) and call('ZSCORE', k.shared, k.entry)
     local left = until_ms == 'inf' and -1 or until_ms and until_ms - NOW_MS or call('PTTL', k.lock)

@@ -240,6 +240,11 @@ pub static ALL: &[Mutant] = &[
     ),
     client_in("confirm-token", Rule::ConfirmToken, Plot::BrokenVote),
     lua_in(
+        "no-minimum-hold-of-votes",
+        Plot::RenewedVote,
+        &[("IS_BEARER and min_hold_left(k.holder_record) or 0", "min_hold_left(k.holder_record)")],
+    ),
+    lua_in(
         "renewal-never-shortens",
         Plot::LateRenewal,
         &[("int_string(math.max(tonumber(TTL), at_least))", "TTL")],

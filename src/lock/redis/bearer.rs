@@ -155,7 +155,7 @@ impl RedisBearer {
 impl Bearer for RedisBearer {
     fn extend(&mut self) -> Extended {
         let (servers, sent_at) = (self.servers.len(), BootTime::now());
-        let call = self.requests.extend(self.claim, sent_at, &self.terms, None);
+        let call = self.requests.extend(self.claim, Some(sent_at), &self.terms, None);
         let requested = Lease::new(sent_at, self.timing.ttl.unwrap_or(FOREVER));
         let mut tally = RenewalTally::default();
         let (mut record, mut lost_claim) = (None, Vec::new());

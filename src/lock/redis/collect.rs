@@ -321,10 +321,9 @@ impl RedisLock {
 
     /// Keeps our votes alive while we wait for the others. The renewal carries our place.
     fn renew_votes(&mut self, all: &mut Collection) {
-        let now = BootTime::now();
-        all.renew_at = self.ttl.map(|ttl| now + ttl / 3);
+        all.renew_at = self.ttl.map(|ttl| BootTime::now() + ttl / 3);
         let place = self.place().filter(|_| follows(Rule::CarryPlace));
-        let call = self.requests.extend(self.claim(), now, &self.terms, place.as_ref());
+        let call = self.requests.extend(self.claim(), None, &self.terms, place.as_ref());
         let votes = all.tally.granted().collect();
         self.send(all, votes, &call, Duration::ZERO);
     }

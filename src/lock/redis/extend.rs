@@ -32,7 +32,7 @@ impl RedisLock {
         let requested = self.lease(BootTime::now());
         let mut tally = RenewalTally::default();
         let place = self.place().filter(|_| servers > 1);
-        let call = |place| self.requests.extend(grant.claim, grant.taken_at, &self.terms, place);
+        let call = |place| self.requests.extend(grant.claim, Some(grant.taken_at), &self.terms, place);
         // The first renewal sends the whole script: on a slow network there may be no time for a
         // second round trip.
         let (first, next) = (call(place.as_ref()).in_full(), call(None));

@@ -290,7 +290,7 @@ impl RedisLock {
         self.servers.iter_mut().for_each(|member| member.acknowledged = Some(lease));
         // Votes live for a lease. Now that they are a grant, they must outlive this process.
         if self.servers.len() > 1 && self.requests.outlives_lease(&self.terms) {
-            let call = self.requests.extend(self.claim(), lease.sent_at(), &self.terms, None).in_full();
+            let call = self.requests.extend(self.claim(), Some(lease.sent_at()), &self.terms, None).in_full();
             let voters: Vec<usize> = tally.yes().map(|(at, _)| at).collect();
             self.servers.send(voters, &call);
         }

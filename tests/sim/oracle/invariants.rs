@@ -5,13 +5,13 @@ use super::*;
 impl Oracle {
     /// A script replaces no claim of another waiter, none by an older one, and revives none. A renewal
     /// concerns the caller's claim, and a holder's own never shortens its lease.
-    fn check_changes(&mut self, server: ServerId, script: &str, args: &[Vec<u8>], changes: &[Change]) {
+    fn check_changes(&mut self, server: ServerId, script: &str, args: &[Vec<u8>], call: &Executed) {
         let claim = |value: &[u8]| -> Option<(String, u32)> {
             let (waiter, attempt) = std::str::from_utf8(value).ok()?.split_once('.')?;
             Some((waiter.to_owned(), attempt.parse().ok()?))
         };
         let mut found = Vec::new();
-        for Change { key, before, after } in changes {
+        for Change { key, before, after } in &call.changes {
             let shortened_by = match (before, after) {
                 (Some(before), Some(after)) if before.value == after.value => {
                     let never = u64::MAX;
@@ -44,7 +44,8 @@ impl Oracle {
             self.violation(kind, text);
         }
         // A client that will ask again takes over what arrives late.
-        let is_final = args.len() > ARGS_WITHOUT_ENTRY || args.get(6).is_some_and(|ttl| ttl != b"0");
+        let is_final = (args.len() > ARGS_WITHOUT_ENTRY || args.get(6).is_some_and(|ttl| ttl != b"0"))
+            && !matches!(call.reply, Some(Reply::Error(_)));
         let released = args.first().and_then(|word| claim(word)).filter(|_| is_final);
         if let ("release", Some((waiter, attempt))) = (script, released) {
             let released = self.released.entry((server, waiter)).or_default();
@@ -105,7 +106,7 @@ impl Oracle {
 
     fn note(&mut self, server: ServerId, site: Option<SiteId>, call: &Executed) {
         let Some((script, args)) = script_call(&call.command) else { return };
-        self.check_changes(server, script, args, &call.changes);
+        self.check_changes(server, script, args, call);
         let text =
             |at: usize| args.get(at).and_then(|word| std::str::from_utf8(word).ok()).unwrap_or_default();
         match (script, &call.reply) {

@@ -42,6 +42,8 @@ pub enum Plot {
     LateReply,
     /// A client that has one vote loses its power.
     LoneVote,
+    /// The same, after it has renewed the vote while it waited for the others.
+    RenewedVote,
     /// The requests of an attempt arrive after the next attempt, or after the client has left.
     LateRequests,
     /// The gate is stopped while a token that it never granted is extended and released.
@@ -78,9 +80,10 @@ pub enum Plot {
     NewerHolder,
 }
 
-pub const ALL: [Plot; 26] = [
+pub const ALL: [Plot; 27] = [
     Plot::LateReply,
     Plot::LoneVote,
+    Plot::RenewedVote,
     Plot::ForgottenLongLease,
     Plot::SecondBound,
     Plot::ForgottenLease,
@@ -129,6 +132,7 @@ impl Plot {
             Self::HealedAmongOthers => stage.healed_among_others(),
             Self::LateReply => stage.late_reply(),
             Self::LoneVote => stage.lone_vote(),
+            Self::RenewedVote => stage.renewed_vote(),
             Self::LateRequests => stage.late_requests(),
             Self::ReleasedWhileExtended => stage.released_while_extended(),
             Self::LateToken => stage.late_token(),
@@ -356,6 +360,20 @@ impl Stage {
         let servers = (0..3).filter(|server| *server != reached).collect();
         self.fault(10, Fault::Cut { actor: client, servers, how: Cut::Both, for_us: 40_000_000 });
         let at = self.between_ms(1, 180);
+        self.fault(at, Fault::Kill { actor: client, has_guardian: false });
+    }
+
+    fn renewed_vote(&mut self) {
+        let mut theirs = self.run(QUEUES, Self::command(30), 5, 30);
+        Self::reverse_order(&mut theirs);
+        theirs.latencies_us[0] = UNREACHABLE_US;
+        self.start(0, theirs);
+        let mut client = self.run(QUEUES, Self::command(1), 5, 30);
+        if let Job::Run(run) = &mut client.job {
+            run.min_hold = Duration::from_secs(40);
+        }
+        let client = self.start(1000, client);
+        let at = self.between_ms(2000, 12_000);
         self.fault(at, Fault::Kill { actor: client, has_guardian: false });
     }
 

@@ -248,16 +248,16 @@ impl Requests {
         self.call(&ACQUIRE, claim, terms, stamp, args)
     }
 
-    /// `taken_at`: when the grant, or the vote, was requested. `place`: our place, for a server
-    /// that voted before it was known.
+    /// `taken_at`: when the grant was requested; `None` for a vote, which no minimum hold keeps.
+    /// `place`: our place, for a server that voted before it was known.
     pub(super) fn extend(
         &self,
         claim: Claim,
-        taken_at: BootTime,
+        taken_at: Option<BootTime>,
         terms: &Terms,
         place: Option<&Place>,
     ) -> Call {
-        let ttl = self.key_ttl(terms, taken_at.elapsed());
+        let ttl = taken_at.map_or_else(|| self.vote_ttl(), |taken| self.key_ttl(terms, taken.elapsed()));
         let gate = place.map_or_else(Vec::new, |place| place.gate.clone());
         let more = vec![ttl, millis(self.timing.quarantine), gate, terms.history.to_string().into()];
         self.call(&EXTEND, claim, terms, place.map(|place| decimal(place.stamp)), more)

@@ -57,7 +57,10 @@ fn calls(of: usize) -> Vec<(&'static str, Call)> {
                 Reason::Broken,
             ),
         ),
-        (include_str!("../../../../lua/extend.lua"), requests.extend(claim, grant.taken_at, &terms, None)),
+        (
+            include_str!("../../../../lua/extend.lua"),
+            requests.extend(claim, Some(grant.taken_at), &terms, None),
+        ),
         (
             include_str!("../../../../lua/heal.lua"),
             requests.heal(claim, (&grant.fences, &grant.slots, Duration::ZERO), &terms, b"", None),

@@ -100,7 +100,8 @@ impl Draft {
         add(F::Refusals, Fault::OutOfMemory { server, for_us });
         let command = self.dice.one_of(&["EVALSHA", "ZADD", "PEXPIRE", "BLPOP"]);
         add(F::Refusals, Fault::Deny { server, command, for_us });
-        let by_us = self.dice.one_of(&[-8_000_000, -2_000_000, -200_000, 200_000, 4_000_000]);
+        let by_us =
+            self.dice.one_of(&[-(LONGEST_STEP_BACK_US as i64), -2_000_000, -200_000, 200_000, 4_000_000]);
         // Many steps back would be an eternity.
         let is_step = |step: &&Step| matches!(step.what, What::Fault(Fault::StepClock { .. }));
         if self.scenario.steps.iter().filter(is_step).count() < 3 {

@@ -19,6 +19,8 @@ use Feature as F;
 /// After the last fault, clients need this time until nothing reminds of it: a gate that was late is
 /// avoided for 10 s, a silent connection is given up after a few seconds.
 const SETTLING_US: u64 = 15_000_000;
+/// A clock that is set back lengthens the leases on its server by this time at most.
+const LONGEST_STEP_BACK_US: u64 = 8_000_000;
 /// A server that was restarted does not vote for half a minute.
 const SETTLING_AFTER_RESTART_US: u64 = 60_000_000;
 const QUIET_US: u64 = 6_000_000;
@@ -157,6 +159,9 @@ impl Draft {
             let mut settling = if has_restarts { SETTLING_AFTER_RESTART_US } else { SETTLING_US };
             if has_restarts && self.has(F::LongQuarantine) {
                 settling += LONG_QUARANTINE.as_micros() as u64;
+            }
+            if self.has(F::ClockSteps) {
+                settling += LONGEST_STEP_BACK_US;
             }
             let quiet = ends + LONGEST_FAULT_US + settling;
             self.push(quiet, What::Quiet);
