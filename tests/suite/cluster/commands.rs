@@ -98,6 +98,7 @@ fn a_list_without_one_of_the_masters_is_reported_as_incomplete() {
         Run::bare().args(&args).done()
     };
     assert!(list(&[]).expect_code(0).stderr.is_empty());
+    cluster.detect_failures_quickly();
     cluster[2].kill();
     for args in [&[][..], &["--json"], &["--keys"]] {
         let listed = list(args).expect_code(69);

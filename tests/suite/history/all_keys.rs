@@ -55,7 +55,7 @@ fn the_failed_runs_of_all_locks_can_be_selected(backend: &Backend) {
     let text = backend.subcommand("history").args(&["web-a", "--failed"]).done().expect_code(0).stdout;
     assert!(text.starts_with("web-a: 2 runs ") && text.trim_end().ends_with("WHO"), "{text}");
     let none = backend.subcommand("history").args(&["web-a*", "--failed"]).done().expect_code(0).stdout;
-    assert_eq!(none, "no runs in the history\n");
+    assert_eq!(none, "no failed runs in the history\n");
 }
 
 #[test]

@@ -59,6 +59,8 @@ fn redlock_runs_when_installed_below_a_prefix() {
         "share/elvish/lib/redlock.elv",
         "share/doc/redlock/README.md",
         "share/doc/redlock/CHANGELOG.md",
+        "share/doc/redlock/CONTRIBUTING.md",
+        "share/doc/redlock/SECURITY.md",
         "share/doc/redlock/LICENSE",
         "share/doc/redlock/config.toml",
     ]
