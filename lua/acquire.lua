@@ -169,9 +169,14 @@ if not is_untouched or MODE ~= '' or quarantined_for > 0 or is_superseding or ON
         if QUEUES then
           enqueue(k, FIRST_FIELD)
         end
+        -- Our vote for another slot is one that other servers have refused.
+        local is_obsolete = k.slot and k.entry and k.is_ours < ATTEMPT
+        if is_obsolete then
+          remove_entry(k, k.entry)
+        end
         -- If the holder expired or the first waiter died, no release wakes the next one.
         -- A vote for a taken slot changes nothing for waiters that can have another slot.
-        if not k.slot then
+        if is_obsolete or not k.slot then
           wake_next(k, true)
         end
       end

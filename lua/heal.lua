@@ -27,7 +27,12 @@ if call('EXISTS', TOMBSTONE) == 1 then
 end
 for i, k in ipairs(LOCKS) do
   k.history, k.slot = ARGV[11], SLOT_NUMBERS[i]
-  k.is_ours = claim_of(k, ME, true) == ATTEMPT
+  local attempt
+  attempt, k.entry = claim_of(k, ME, true)
+  if attempt and attempt > ATTEMPT then
+    return 'stale'
+  end
+  k.is_ours = attempt == ATTEMPT
   local is_taken = k.slot and current(k) == MODE and holder_of_slot(k, k.slot)
   if not k.is_ours and (is_taken or free_capacity(k, MODE) <= 0) then
     return 'foreign'

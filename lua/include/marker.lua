@@ -16,7 +16,6 @@ end
 -- The purpose 'check' only checks that the server is part of a cluster. The functions are inside,
 -- because few requests need them.
 local function shard_known_since(purpose, our_reign)
-  local NO_CLUSTER = 'ERR This instance has cluster support disabled'
   -- Runs CLUSTER with these arguments; returns nothing if it is refused. It is an error if a server
   -- that was configured as a cluster is not part of one: clients that configure it as a single
   -- server use other names for the same locks.
@@ -25,8 +24,8 @@ local function shard_known_since(purpose, our_reign)
     if type(reply) ~= 'table' or not reply.err then
       return reply
     end
-    if string.find(reply.err, NO_CLUSTER, 1, true) then
-      fail(NO_CLUSTER)
+    if string.find(reply.err, 'cluster support disabled', 1, true) then
+      fail(reply.err)
     end
   end
   -- This node's ID, epoch and slots as one text, and the slots alone. The epoch changes when the
@@ -60,7 +59,10 @@ local function shard_known_since(purpose, our_reign)
     return NOW_MS
   elseif purpose == 'check' then
     local info = redis.pcall('INFO', 'cluster')
-    return type(info) == 'string' and string.find(info, 'cluster_enabled:0', 1, true) and fail(NO_CLUSTER)
+    if type(info) == 'string' and string.find(info, 'cluster_enabled:0', 1, true) then
+      fail('ERR cluster support disabled')
+    end
+    return
   end
   local owner, slots = shard()
   local name = owner and marker_in(slots)

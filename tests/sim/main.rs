@@ -55,6 +55,18 @@ const USAGE: &str = "usage: scripts/simulate [--seconds N] [--seed S] [--servers
 
 /// As a test: how many seeds for each number of servers, and for each mutant at most.
 const SEEDS: [(usize, u64); 3] = [(1, 300), (3, 280), (5, 80)];
+/// Seeds that once failed, and their number of servers.
+const FAILED_ONCE: [(usize, u64); 9] = [
+    (3, 201_289),
+    (1, 300_792),
+    (5, 302_283),
+    (3, 400_986),
+    (1, 401_688),
+    (3, 500_865),
+    (3, 501_418),
+    (5, 602_223),
+    (3, 602_705),
+];
 const SEEDS_FOR_MUTANT: u64 = 200;
 const SEEDS_FOR_PLOT: u64 = 20;
 
@@ -94,6 +106,11 @@ fn as_tests() -> ExitCode {
             &total.summary(),
         );
         grants += total.grants;
+    }
+    for (servers, seed) in FAILED_ONCE {
+        let total = Search { servers: Some(servers), ..Search::default() }.seeds(seed, 1);
+        let name = format!("no_promise_is_broken_with_seed_{seed}_on_{servers}_servers");
+        results.add(&name, total.violations == 0, &total.summary());
     }
     for plot in plot::ALL {
         let total = Search { plot: Some(plot), ..Search::default() }.seeds(1, SEEDS_FOR_PLOT);

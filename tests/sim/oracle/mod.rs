@@ -372,7 +372,9 @@ impl Oracle {
 
     /// A client was told that the servers cannot serve.
     pub fn unavailable(&mut self, site: SiteId, why: &str) {
-        let Some(started) = self.waiting.get(&site).map(|waiting| waiting.started) else { return };
+        // Votes that a break has freed cannot become a grant.
+        let waiting = self.waiting.get(&site).filter(|waiting| !waiting.is_excused);
+        let Some(started) = waiting.map(|waiting| waiting.started) else { return };
         let is_new = started < FIRST_START_US;
         if !is_new && self.reliable(site, started.saturating_sub(500_000)) >= majority_of(self.servers) {
             self.violation(
