@@ -105,7 +105,7 @@ impl Client<'_> {
                 let says_free = |status: &Result<Status, _>| status.as_ref().is_ok_and(Status::is_idle);
                 if is_old && says_free(&before) && says_free(&after) {
                     let text = format!("status shows {key} as free, run -n gets: {}", short(blocked));
-                    self.world.shared().borrow_mut().oracle.violation("unseen", text);
+                    self.world.shared().borrow_mut().oracle.unseen(self.world.site(), text);
                 }
             }
             Ok(grant) => {

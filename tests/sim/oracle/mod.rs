@@ -26,6 +26,9 @@ const MOST_OVERTAKES: u32 = 10;
 /// The number of arguments of release.lua if nothing is written into the history.
 const ARGS_WITHOUT_ENTRY: usize = 10;
 
+/// No client has a longer usual lease.
+const LONGEST_TTL_US: u64 = 30_000_000;
+
 /// Two requests within this time may arrive in either order.
 const ABOUT_NOW_US: u64 = 5_000_000;
 
@@ -367,6 +370,14 @@ impl Oracle {
         // A holder may have the votes of a bare majority: one that fails is enough.
         if self.reliable(site, since) == self.servers {
             self.violation("lost", format!("host {site} lost its lock without a reason: {why}"));
+        }
+    }
+
+    /// `status` does not show what keeps a client out. A server that refuses requests keeps claims
+    /// that were released elsewhere (R129).
+    pub fn unseen(&mut self, site: SiteId, text: String) {
+        if self.reliable(site, self.now_us.saturating_sub(LONGEST_TTL_US)) == self.servers {
+            self.violation("unseen", text);
         }
     }
 

@@ -73,6 +73,8 @@ fn choose_features(dice: &mut Dice, servers: usize) -> BTreeSet<Feature> {
         // Only the clock keeps tokens growing when the counter is lost.
         chosen.remove(&F::DataLoss);
         chosen.remove(&F::MixedQuarantines);
+        // A clock that is set back makes a server look as if it were younger than a bound.
+        chosen.remove(&F::LongQuarantine);
         // Which request is the newest is decided by a clock.
         chosen.remove(&F::Superseding);
         chosen.remove(&F::Cancelling);
