@@ -122,6 +122,7 @@ master_replid2:{}
         Reply::bulk(match section.to_ascii_lowercase().as_slice() {
             b"server" => server,
             b"replication" => replication,
+            b"cluster" => "# Cluster\r\ncluster_enabled:0\r\n".to_owned(),
             b"" | b"default" | b"all" | b"everything" => format!("{server}\r\n{replication}"),
             _ => String::new(),
         })
