@@ -110,7 +110,8 @@ pub fn is_asleep(pid: u32) -> anyhow::Result<bool> {
 /// The number of waiters on the only lock of this directory, from the kernel's list of blocked
 /// requests.
 pub fn tickets_waiting(directory: &Path) -> anyhow::Result<usize> {
-    let file = fs::read_dir(directory)?.next().context("no lock file")??;
+    let is_lock = |file: &fs::DirEntry| !file.file_name().as_encoded_bytes().starts_with(b".");
+    let file = fs::read_dir(directory)?.flatten().find(is_lock).context("no lock file")?;
     let of = format!(":{}", file.ino());
     let locks = fs::read_to_string("/proc/locks")?;
     let asks = |line: &&str| {
