@@ -14,7 +14,8 @@ impl Driver<'_> {
     ) {
         let shared = simulation.shared.borrow();
         let (site, Some(record)) = (shared.actors[&actor], shared.records.get(&actor)) else { return };
-        if record.keeps_min_hold {
+        // After a break it continues under another name (R131).
+        if record.keeps_min_hold || shared.oracle.broken.contains(&site) {
             return;
         }
         let waiters: Vec<&String> = shared.oracle.waiters_of(site).collect();
