@@ -294,10 +294,11 @@ impl Oracle {
         if !self.unreliable.is_empty() {
             return;
         }
-        let now = self.now_us;
+        // The server's clock decides, which may be a little faster.
+        let since = self.now_us.saturating_sub(within / 100 * 99);
         let is_done = |key: &String| {
             let counts = |success: &&Success| {
-                success.confirmed.is_some() && success.keys.contains(key) && now - success.began < within
+                success.confirmed.is_some() && success.keys.contains(key) && success.began > since
             };
             self.done.iter().any(|success| counts(&success))
         };
