@@ -87,6 +87,8 @@ pub(crate) enum Rule {
     WokenByEnd,
     /// A request whose sender gives up is not delivered any more.
     Abort,
+    /// Neither is a request to a gate that was silent, and is none now.
+    AbortAside,
     /// A client with the gate's vote waits for the others and keeps its turn.
     KeepTurn,
     /// A client with the gate's vote asks the others once more before it steps back.

@@ -72,6 +72,7 @@ pub static ALL: &[Mutant] = &[
     client("resend", Rule::Resend, &[F::IdleLimit, F::Login, F::LongCommands]),
     client("woken-by-end", Rule::WokenByEnd, &[F::IdleLimit, F::LongCommands]),
     client("abort", Rule::Abort, &[F::Cuts, F::LongCommands, F::Impatience, F::Signals]),
+    client_in("abort-aside", Rule::AbortAside, Plot::CutGate),
     client("keep-turn", Rule::KeepTurn, &[F::LongCommands]),
     lua("queue-is-in-order", 1, &[F::LongCommands], &[("return our_stamp() - LANE", "return -our_stamp()")]),
     lua(

@@ -202,7 +202,7 @@ impl RedisLock {
         let is_registered = refusal.stamp.is_some();
         let mut at_most = self.ttl.map_or(WAITER_RENEWAL, |ttl| (ttl / 4).min(WAITER_RENEWAL));
         if let Some(follow) = self.must_yield(at, &refusal) {
-            if !all.queues || all.waited_at.contains(&at) {
+            if all.waited_at.contains(&at) {
                 let blocked = Box::new(refusal.blocked);
                 return Err(Attempt::Outvoted { blocked, follow: Some(follow) });
             }

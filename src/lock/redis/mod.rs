@@ -135,6 +135,11 @@ impl RedisLock {
         }
     }
 
+    /// The servers refuse late requests of the former one, which has released everything.
+    fn become_another_waiter(&mut self) {
+        (self.waiter, self.stamp, self.follow, self.abandoned) = (WaiterId::random(), None, None, false);
+    }
+
     fn claim(&self) -> Claim {
         Claim { waiter: self.waiter, attempt: self.attempts }
     }
@@ -285,8 +290,8 @@ impl Lock for RedisLock {
         let started = BootTime::now();
         self.terms = Terms::new(request, self.requests.key_count());
         self.lowest_slots.clear();
-        if std::mem::take(&mut self.abandoned) {
-            (self.waiter, self.stamp, self.follow) = (WaiterId::random(), None, None);
+        if self.abandoned {
+            self.become_another_waiter();
         }
         // The server may have closed the connections of an earlier request.
         if self.in_flight.is_none() {

@@ -9,7 +9,6 @@ use super::reply::Woken;
 use super::round::{Round, RoundReply, Watch};
 use super::script::{Call, WAITER_RENEWAL};
 use crate::clock::BootTime;
-use crate::lock::claim::WaiterId;
 use crate::lock::deadlock::DeadlockSearch;
 use crate::lock::wait::{Wait, backoff, sleep};
 use crate::lock::{BackendError, Blocked, Blocker, Error, Observer, Problem};
@@ -180,10 +179,12 @@ impl RedisLock {
             progress.failures_in_a_row = 1;
             return Ok(NextAttempt::AtOnce);
         }
-        self.release_votes();
-        // Our votes were broken before they were a grant, and what that left refuses this waiter.
         if error.problem.is_stale() {
-            (self.waiter, self.stamp, self.follow) = (WaiterId::random(), None, None);
+            // Our votes were broken before they were a grant, and what that left refuses this waiter.
+            self.stop_waiting(None);
+            self.become_another_waiter();
+        } else {
+            self.release_votes();
         }
         observer.on_unavailable(&error, progress.started.elapsed());
         self.servers[self.gate].node.disconnect();
@@ -235,8 +236,7 @@ impl RedisLock {
             if we_are_next && !member.is_avoided() {
                 member.node.connect();
             } else {
-                // The last request on it, if there was one, was a release.
-                member.node.hang_up();
+                member.node.put_away();
             }
         }
     }

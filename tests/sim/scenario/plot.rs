@@ -50,6 +50,9 @@ pub enum Plot {
     ReleasedWhileExtended,
     /// The gate is stopped while a client asks it for a token, and later executes that request.
     LateToken,
+    /// The line to the gate is cut in one direction, and a waiter has its lock at the next gate for a
+    /// moment.
+    CutGate,
     /// The requests for votes are delivered when a later attempt has been granted.
     LateVotes,
     /// A token that has the gate's vote only is broken, while its requests for the others are under way.
@@ -80,7 +83,7 @@ pub enum Plot {
     NewerHolder,
 }
 
-pub const ALL: [Plot; 27] = [
+pub const ALL: [Plot; 28] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::RenewedVote,
@@ -95,6 +98,7 @@ pub const ALL: [Plot; 27] = [
     Plot::LateRequests,
     Plot::ReleasedWhileExtended,
     Plot::LateToken,
+    Plot::CutGate,
     Plot::LateVotes,
     Plot::BrokenVote,
     Plot::TwoGates,
@@ -136,6 +140,7 @@ impl Plot {
             Self::LateRequests => stage.late_requests(),
             Self::ReleasedWhileExtended => stage.released_while_extended(),
             Self::LateToken => stage.late_token(),
+            Self::CutGate => stage.cut_gate(),
             Self::LateVotes => stage.late_votes(),
             Self::BrokenVote => stage.broken_vote(),
             Self::TwoGates => stage.two_gates(),

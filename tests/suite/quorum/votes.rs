@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::support::{Nodes, Redis, Refused, Run, wait_until, wait_until_within};
+use crate::support::{Links, MS, Nodes, Redis, Refused, Run, wait_until, wait_until_within};
 
 const FOREIGN: &str = "a value of another program";
 
@@ -215,4 +215,19 @@ fn servers_that_refuse_us_are_reported_as_such() {
     let other = Redis::start();
     let urls = [open.url(), one.url(), other.url()];
     Nodes::run_at(&urls, "k").arg("-n").cmd(&["true"]).done().expect_code(0);
+}
+
+/// A vote that its client could not release, at the server that was that client's gate. The third
+/// server's vote arrives later.
+#[test]
+fn an_older_claim_on_one_server_does_not_refuse_a_run_that_a_majority_grants() {
+    let links = Links::one_host(3);
+    links.warm_up();
+    let waiter = "3f2b8c1e-9a4d-4c57-8f10-2d6e7a9b0c31";
+    let record =
+        format!(r#"{{"claim":"{waiter}.1","gate":"{}","stamp":"1","nodes":"3"}}"#, links[1].info("run_id"));
+    links[1].cmd(&["HSET", "lock-info:k", waiter, &record]);
+    links[1].cmd(&["SET", "lock:k", &format!("{waiter}.1"), "PX", "60000"]);
+    links.line(0, 2).each_way(30 * MS);
+    links.run(0, "k").arg("-n").cmd(&["true"]).done().expect_code(0);
 }

@@ -240,9 +240,21 @@ impl Node {
         self.hang_up();
     }
 
-    /// Drop the connection after a release, which must be delivered: a busy server would execute what
-    /// is before it, and not the release itself, if the connection is reset before it replies.
-    pub(super) fn hang_up(&mut self) {
+    /// Drop a connection that is not needed now. A release that was sent last must be delivered: a busy
+    /// server would execute what is before it, and not the release itself, if the connection is reset
+    /// before it replies.
+    pub(super) fn put_away(&mut self) {
+        match self.expected.back() {
+            Some(Expected::Reply { call, .. }) if call.is_release() || !follows(Rule::AbortAside) => {
+                self.hang_up()
+            }
+            Some(Expected::Reply { .. } | Expected::Login(_) | Expected::Abandoned) | None => {
+                self.disconnect()
+            }
+        }
+    }
+
+    fn hang_up(&mut self) {
         // The server has not received requests that still wait for the login.
         let was_open = self.is_connected() && !self.is_logging_in();
         self.reached |= was_open;

@@ -56,6 +56,15 @@ impl Stage {
         self.start(at, release);
     }
 
+    pub(super) fn cut_gate(&mut self) {
+        let holder = self.run(QUEUES, Self::command(5), 5, 30);
+        self.start(0, holder);
+        let waiter = self.run(QUEUES, Self::command(0), 5, 30);
+        let waiter = self.start(10_000, waiter);
+        let (at, servers) = (self.between_ms(100, 1900), vec![0]);
+        self.fault(at, Fault::Cut { actor: waiter, servers, how: Cut::ToServer, for_us: 7_000_000 - at });
+    }
+
     pub(super) fn late_votes(&mut self) {
         let lives = self.between_ms(500, 1000);
         let command = Subject::Command(Duration::from_micros(lives));
