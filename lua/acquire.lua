@@ -1,7 +1,7 @@
 -- Grant all locks if each is free and it is our turn; otherwise grant none, and join each queue.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
--- ARGV[7]  ttl         lease of the locks, ms; 0 = they never expire
+-- ARGV[7]  ttl         how long the locks stay, ms; 0 = they never expire
 -- ARGV[8]  role        'gate'; 'vote' = the client has the gate's vote; 'newcomer' = the client
 --                      asks the gate at the same time
 -- ARGV[9]  queues      '1' = join the queues if blocked; '0' = do not
@@ -14,7 +14,8 @@
 --                      a free one; '' = the server chooses, or there are none
 -- ARGV[16] once        do not grant the locks if a run with this option has succeeded within this
 --                      time, ms; '' = without the option
--- ARGV[17...]          field, value, ... for info:K
+-- ARGV[17] lease       how long the client relies on them, ms: the ttl without a minimum hold
+-- ARGV[18...]          field, value, ... for info:K
 --
 -- Returns {'granted', run_id, tokens, slots, stamp, ms for which this server has been known,
 --           longest bound: ms, and ms since it was raised, see include/marker.lua}
@@ -42,7 +43,8 @@
 
 local TTL, ROLE, QUEUES, GATE, PROPOSED = ARGV[7], ARGV[8], ARGV[9] == '1', ARGV[10], ARGV[11]
 local QUARANTINE, ANCESTORS = tonumber(ARGV[12]), ARGV[13]
-local HISTORY, SLOT_NUMBERS, ONCE, FIRST_FIELD = ARGV[14], ARGV[15], tonumber(ARGV[16]), 17
+local HISTORY, SLOT_NUMBERS, ONCE = ARGV[14], ARGV[15], tonumber(ARGV[16])
+local LEASE, FIRST_FIELD = tonumber(ARGV[17]), 18
 local IS_GATE = ROLE == 'gate'
 
 -- A client's guess may be at most this far ahead of the server's clock. After the loss of all
@@ -71,7 +73,7 @@ end
 local quarantined_for, known_ms, longest_bound = 0, 0, '0 0'
 if NEEDS_MARKER or QUARANTINE ~= 0 then
   -- @include marker
-  quarantined_for, known_ms, longest_bound = quarantine_left(QUARANTINE, tonumber(TTL), FIRST_FIELD)
+  quarantined_for, known_ms, longest_bound = quarantine_left(QUARANTINE, LEASE, FIRST_FIELD)
 end
 
 -- How a grant is written: see store_grant(). `prepare` is called before each grant, `finish` after

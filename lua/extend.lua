@@ -1,11 +1,12 @@
 -- Renew the locks, but only if all are still ours.
 --
 -- KEYS, ARGV[1] to ARGV[6]: see include/request.lua
--- ARGV[7] ttl         new lease of the locks, ms; 0 = they never expire
+-- ARGV[7] ttl         how long the locks stay, ms; 0 = they never expire
 -- ARGV[8] quarantine  how long a server that lost its data must not vote, ms; 0 = off
 -- ARGV[9] gate        run_id of the client's gate, for a server that voted for a newcomer, before
 --                     the gate and the stamp were known; '' = the server has both
 -- ARGV[10] history    number of finished runs that log:K keeps; 0 = none
+-- ARGV[11] lease      how long the client relies on them, ms: the ttl without a minimum hold
 --
 -- Returns {'extended', run_id, ms of quarantine left or 0}; for a bearer followed by each lock's
 --         record, as JSON with held_for, the ms since the grant
@@ -80,7 +81,7 @@ end
 local quarantined_for = 0
 if NEEDS_MARKER or QUARANTINE ~= 0 then
   -- @include marker
-  quarantined_for = math.max(quarantine_left(QUARANTINE, tonumber(TTL)), 0)
+  quarantined_for = math.max(quarantine_left(QUARANTINE, tonumber(ARGV[11])), 0)
 end
 local lost, broken
 for _, k in ipairs(LOCKS) do

@@ -114,13 +114,13 @@ end
 -- quarantine, or for the longest bound in force: the lost lease may have been any client's. A bound
 -- is in force for a little longer than the leases that need it.
 --
--- A request for a lease of `ttl` ms raises the bound, for a little longer than this lease can last.
+-- A request for a lease of this length in ms raises the bound, for a little longer than this lease can last.
 -- No longer lease was granted before, so a server that is in good standing stays so. On any other
 -- server nothing is raised, and its reply is no acknowledgement.
 --
 -- `first_field`: where the arguments that describe the client begin, if there are any. For people, a
 -- second key names the client that asked for the longest bound in force.
-local function quarantine_left(quarantine, ttl, first_field)
+local function quarantine_left(quarantine, lease, first_field)
   if quarantine == 0 and SERVERS == '1' then
     shard_known_since('check')
     return 0, 0, '0 0'
@@ -134,7 +134,7 @@ local function quarantine_left(quarantine, ttl, first_field)
   local needed = longest > 0 and longest or is_known and math.min(quarantine, USUAL_LEASE_MS) or quarantine
   -- Without a marker it is unknown which leases were granted before.
   local is_standing = is_in_good_standing(since, is_known and longest or needed, is_known and raised or 0)
-  local ours = math.max(quarantine, ttl)
+  local ours = math.max(quarantine, lease)
   local left = needed > 0 and not is_standing and needed + 1000 - (NOW_MS - since) or 0
   local bound = is_standing and math.max(needed, ours) or needed
   if longest <= USUAL_LEASE_MS then

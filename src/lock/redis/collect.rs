@@ -53,6 +53,8 @@ struct Collection {
     blocked: Option<Blocked>,
     /// The servers that refused us and at which we have waited for a release.
     waited_at: Vec<usize>,
+    /// The last refusal of a slot that was not needed when it came.
+    refused_slot: Option<(usize, Box<Refusal>)>,
     /// The servers that know a newer request with `--supersede`.
     superseded_at: Vec<usize>,
 }
@@ -89,7 +91,7 @@ impl RedisLock {
         while !all.tally.has_majority() {
             let ends_at = all.ends_at(self.servers.node_timeout);
             if ends_at.is_some_and(BootTime::has_passed) {
-                return Err(self.outvoted(&all));
+                return Err(self.outvoted(&mut all));
             }
             if all.tally.unfit().is_some() || all.tally.cannot_be_completed() || all.round.is_over() {
                 // The error should name every server that is known to fail.
@@ -99,7 +101,7 @@ impl RedisLock {
                         all.tally.add(at, Vote::Failed(error));
                     }
                 }
-                return Err(self.without_majority(all.tally));
+                return Err(self.other_slot(&mut all).unwrap_or_else(|| self.without_majority(all.tally)));
             }
             if all.renew_at.is_some_and(BootTime::has_passed) {
                 self.renew_votes(&mut all);
@@ -169,6 +171,7 @@ impl RedisLock {
             renew_at: self.ttl.map(|ttl| sent_at + ttl / 3),
             blocked: None,
             waited_at: Vec::new(),
+            refused_slot: None,
             superseded_at: Vec::new(),
         };
         all.tally.add(self.gate, Vote::Yes { granted, sent_at });
@@ -176,6 +179,9 @@ impl RedisLock {
             let missing = all.tally.missing();
             self.request_votes(&mut all, missing, queues);
         }
+        // With a majority the refusals do not matter.
+        let mut early = early;
+        early.sort_by_key(|received| !matches!(received.reply, Ok(AcquireReply::Granted(_))));
         for RoundReply { at, sent_at, reply, is_late } in early {
             let reply = reply.map(CollectReply::Acquire);
             self.on_reply(&mut all, RoundReply { at, sent_at, reply, is_late }, observer)?;
@@ -191,8 +197,13 @@ impl RedisLock {
         observer: &mut dyn Observer,
     ) -> Result<(), Attempt> {
         self.note_refusal(at, &refusal);
+        if all.tally.has_majority() {
+            all.tally.add(at, Vote::No(refusal));
+            return Ok(());
+        }
         if !all.slots.is_empty() && !all.tally.needs(at) {
             all.blocked = Some(refusal.blocked.clone());
+            all.refused_slot = Some((at, refusal.clone()));
             all.tally.add(at, Vote::No(refusal));
             return Ok(());
         }
@@ -236,6 +247,7 @@ impl RedisLock {
     fn can_have_another_slot(&mut self, all: &Collection, at: usize, refusal: &Refusal) -> bool {
         let key = refusal.blocked.key;
         let Some(&slot) = all.slots.get(key) else { return false };
+        let Some(next) = slot.checked_add(1) else { return false };
         let is_exhausted = self.lowest_slots.get(key).is_some_and(|lowest| slot < *lowest);
         let has_waited = all.queues && all.waited_at.contains(&at);
         let tries_again = has_waited && self.must_yield(at, refusal).is_none();
@@ -243,8 +255,16 @@ impl RedisLock {
             return false;
         }
         self.lowest_slots.clone_from(&all.slots);
-        self.lowest_slots[key] = slot + 1;
+        self.lowest_slots[key] = next;
         true
+    }
+
+    /// The server that refused the slot has become necessary, because others have failed since.
+    fn other_slot(&mut self, all: &mut Collection) -> Option<Attempt> {
+        let (at, refusal) = all.refused_slot.take()?;
+        let is_possible = all.tally.unfit().is_none() && !all.tally.cannot_be_completed();
+        (is_possible && self.can_have_another_slot(all, at, &refusal))
+            .then(|| Attempt::AnotherSlot(Box::new(refusal.blocked)))
     }
 
     fn on_renewal(
@@ -351,7 +371,10 @@ impl RedisLock {
         matches!(refusal.blocked.by, Blocker::Holder(_)) && (has_our_gate || refusal.holder_gate.is_empty())
     }
 
-    fn outvoted(&self, all: &Collection) -> Attempt {
+    fn outvoted(&mut self, all: &mut Collection) -> Attempt {
+        if let Some(attempt) = self.other_slot(all) {
+            return attempt;
+        }
         match &all.blocked {
             Some(blocked) => Attempt::Outvoted { blocked: Box::new(blocked.clone()), follow: None },
             None => self.without_majority(all.tally.clone()),

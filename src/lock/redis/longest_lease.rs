@@ -21,7 +21,23 @@ pub(super) struct LongestLease {
     /// The bounds that are longer than usual, and since when there may be leases that need them. These
     /// are granted only after every server has acknowledged them, so a server that knows of none has
     /// forgotten none, unless it has lost its data since then.
-    raised: BTreeMap<Duration, BootTime>,
+    raised: BTreeMap<Duration, Raised>,
+}
+
+/// A bound that is longer than usual.
+#[derive(Clone, Copy, Debug)]
+struct Raised {
+    /// Since when there may be leases that need it.
+    since: BootTime,
+    /// When a server last reported it.
+    reported: BootTime,
+}
+
+impl Raised {
+    /// Servers forget a bound when the leases that need it have expired: include/marker.lua.
+    fn is_in_force(&self, longest: Duration) -> bool {
+        self.reported.elapsed() <= longest * 5 / 4 + SLACK
+    }
 }
 
 impl LongestLease {
@@ -36,7 +52,8 @@ impl LongestLease {
     /// A server reports this bound.
     pub(super) fn hear(&mut self, bound: &Bound) {
         if bound.longest > USUAL_LEASE && follows(Rule::RaisedBound) {
-            self.add_raised(bound.longest, BootTime::now().minus(bound.raised_ago));
+            let now = BootTime::now();
+            self.add_raised(bound.longest, Raised { since: now.minus(bound.raised_ago), reported: now });
         } else {
             self.quarantine = self.quarantine.max(bound.longest);
         }
@@ -44,12 +61,14 @@ impl LongestLease {
 
     pub(super) fn add(&mut self, other: &Self) {
         self.quarantine = self.quarantine.max(other.quarantine);
-        other.raised.iter().for_each(|(&longest, &at)| self.add_raised(longest, at));
+        let in_force = other.raised.iter().filter(|(longest, raised)| raised.is_in_force(**longest));
+        in_force.for_each(|(&longest, &raised)| self.add_raised(longest, raised));
     }
 
-    fn add_raised(&mut self, longest: Duration, at: BootTime) {
-        let first = self.raised.entry(longest).or_insert(at);
-        *first = at.min(*first);
+    fn add_raised(&mut self, longest: Duration, raised: Raised) {
+        let known = self.raised.entry(longest).or_insert(raised);
+        known.since = known.since.min(raised.since);
+        known.reported = known.reported.max(raised.reported);
     }
 
     /// How much longer a server that has kept its data for this time must keep it.
@@ -61,7 +80,7 @@ impl LongestLease {
             let has_forgotten_none = known_for >= raised_ago.max(USUAL_LEASE) + SLACK;
             if has_forgotten_none { Duration::ZERO } else { (longest + SLACK).saturating_sub(known_for) }
         };
-        let of_raised = self.raised.iter().map(|(&longest, at)| left(longest, at.elapsed()));
+        let of_raised = self.raised.iter().map(|(&longest, raised)| left(longest, raised.since.elapsed()));
         of_raised.fold(left(self.quarantine, Duration::ZERO), Duration::max)
     }
 }

@@ -93,6 +93,8 @@ pub(crate) struct RedisLock {
     attempts: u32,
     /// The terms of the last request.
     terms: Terms,
+    /// The last attempt has left its votes to the next one, which takes them over.
+    leaves_votes: bool,
     /// This waiter has given up; the next request needs a new waiter ID.
     abandoned: bool,
     /// It determines our place in every queue.
@@ -124,6 +126,7 @@ impl RedisLock {
             waiter,
             attempts: 0,
             terms: Terms::default(),
+            leaves_votes: false,
             abandoned: false,
             stamp: None,
             gate: 0,
@@ -201,7 +204,7 @@ impl RedisLock {
                     return Err(Error::Held(blocked));
                 }
                 Attempt::AnotherSlot(_) => {
-                    progress.had_reply = true;
+                    (progress.had_reply, self.leaves_votes) = (true, true);
                     continue;
                 }
                 Attempt::Queued(blocked) => self.after_queueing(blocked, progress, observer)?,

@@ -120,7 +120,7 @@ impl RedisLock {
         let mut longest_lease = LongestLease::new(self.requests.quarantine());
         longest_lease.add(&self.longest_lease);
         let mut tally = Tally::new(self.servers.names(), longest_lease);
-        let mut first_queue = None;
+        let (mut first_queue, has_votes) = (None, std::mem::take(&mut self.leaves_votes));
         if self.in_flight.is_none() {
             self.attempts += 1;
         }
@@ -140,9 +140,13 @@ impl RedisLock {
             let step = gate_step(received.reply, self.servers.len() > 1);
             if !matches!(step, GateStep::Enter(_)) {
                 self.lowest_slots.clear();
-                self.release_strays(
-                    others.pending().into_iter().chain(early.iter().map(|reply| reply.at)).collect(),
-                );
+                // Another gate than that of the last attempt may have queued us.
+                let strays = if has_votes && matches!(step, GateStep::Queue(_)) {
+                    self.servers.all_but(gate).collect()
+                } else {
+                    others.pending().into_iter().chain(early.iter().map(|reply| reply.at)).collect()
+                };
+                self.release_strays(strays);
             }
             let vote = match step {
                 GateStep::Enter(granted) => {

@@ -176,7 +176,7 @@ impl RedisLock {
         // The servers may have been slow for a moment. Those behind us in the queue would pass while
         // we release the gate's vote and pause, so the next attempt takes it over.
         if progress.failures_in_a_row == 0 && !error.problem.is_stale() && follows(Rule::SecondChance) {
-            progress.failures_in_a_row = 1;
+            (progress.failures_in_a_row, self.leaves_votes) = (1, true);
             return Ok(NextAttempt::AtOnce);
         }
         if error.problem.is_stale() {

@@ -206,6 +206,7 @@ impl Waiter {
         let slots = vec![dice.one_of(&["0", "1"]); if is_vote { self.keys.len() } else { 0 }];
         more.push(Each::same(slots.join(" ")));
         more.push(Each::same(dice.weighted(&[(8, ""), (1, "1"), (1, "3600000")])));
+        more.push(Each::same(self.ttl));
         more.extend(self.grant_fields());
         self.call("acquire", &self.mode, stamp.as_ref(), more)
     }
@@ -217,7 +218,7 @@ impl Waiter {
         let is_bearer = dice.percent(30);
         let mode = if is_bearer { "?" } else { &self.mode };
         let history = if is_bearer { "0" } else { self.history };
-        let more = [self.ttl, self.quarantine, gate, history].map(Each::same).into();
+        let more = [self.ttl, self.quarantine, gate, history, self.ttl].map(Each::same).into();
         if is_bearer {
             return self.with_fewer_locks(dice).call("extend", mode, stamp, more);
         }

@@ -98,3 +98,20 @@ fn a_quarantine_is_as_long_as_the_lease() {
     let done = refused(run(), 69, &["do not vote for another"]);
     assert!((28..=31).any(|left| done.stderr.contains(&format!("another {left}s"))), "{done:?}");
 }
+
+/// No command relies on it, so nothing has to be remembered for as long.
+#[test]
+fn a_minimum_hold_raises_no_bound() {
+    let nodes = Nodes::start(3);
+    nodes.settle();
+    nodes.run_quarantined("k").args(&["--min-hold", "10m"]).cmd(&["true"]).done().expect_code(0);
+    let kept = nodes.iter().filter(|redis| pttl(redis, "k") > 500_000).count();
+    assert!(kept >= 2, "{kept}");
+    let longest = |redis: &Redis| redis.cmd(&["GET", "lock-node"]).split(' ').nth(2).map(str::to_owned);
+    assert!(nodes.iter().all(|redis| longest(redis).as_deref() == Some("30000")));
+    let single = Redis::start();
+    let run = Run::at(&single.url(), "k").args(&["--quarantine", "1s", "--ttl", "1s", "--min-hold", "10m"]);
+    run.cmd(&["true"]).done().expect_code(0);
+    assert!(pttl(&single, "k") > 500_000);
+    assert_eq!(longest(&single).as_deref(), Some("1000"));
+}

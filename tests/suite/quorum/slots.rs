@@ -137,3 +137,16 @@ fn a_request_that_does_not_wait_tries_each_slot_once() {
     expect_success(holders);
     nodes.all_free();
 }
+
+/// The slot is taken on one server, which is not needed until another one fails.
+#[test]
+fn a_server_that_fails_late_hides_no_free_slot() {
+    let mut nodes = Nodes::start(3);
+    let run = |nodes: &Nodes| nodes.run("k").args(&["--slots", "3", "--node-timeout", "300ms"]);
+    let unknown = hold_unknown_to_the_gate(&mut nodes, run);
+    nodes[2].stop();
+    let (second, slot) = hold_slot(run(&nodes).arg("-n"));
+    assert_eq!(slot, "1");
+    nodes[2].cont();
+    expect_success([unknown, second]);
+}

@@ -227,7 +227,7 @@ impl Requests {
         let ttl = if self.servers == 1 || !follows(Rule::VoteTtl) {
             self.key_ttl(terms, Duration::ZERO)
         } else {
-            self.vote_ttl()
+            self.lease()
         };
         let mut args = vec![
             ttl,
@@ -240,6 +240,7 @@ impl Requests {
             terms.history.to_string().into(),
             joined(slots),
             terms.once.map_or_else(Vec::new, millis),
+            self.lease(),
         ];
         args.extend(terms.holder_details());
         args.extend_from_slice(&terms.more);
@@ -257,9 +258,10 @@ impl Requests {
         terms: &Terms,
         place: Option<&Place>,
     ) -> Call {
-        let ttl = taken_at.map_or_else(|| self.vote_ttl(), |taken| self.key_ttl(terms, taken.elapsed()));
+        let ttl = taken_at.map_or_else(|| self.lease(), |taken| self.key_ttl(terms, taken.elapsed()));
         let gate = place.map_or_else(Vec::new, |place| place.gate.clone());
-        let more = vec![ttl, millis(self.timing.quarantine), gate, terms.history.to_string().into()];
+        let mut more = vec![ttl, millis(self.timing.quarantine), gate, terms.history.to_string().into()];
+        more.push(self.lease());
         self.call(&EXTEND, claim, terms, place.map(|place| decimal(place.stamp)), more)
     }
 
@@ -383,7 +385,8 @@ impl Requests {
         Call::Script { script, keys, args, in_full: false }
     }
 
-    fn vote_ttl(&self) -> Vec<u8> {
+    /// As long as a command may rely on the lock without a renewal.
+    fn lease(&self) -> Vec<u8> {
         self.timing.ttl.map_or_else(|| b"0".to_vec(), millis)
     }
 
@@ -393,7 +396,6 @@ impl Requests {
     }
 
     /// How long the keys live if they are not renewed: the lease, or longer to keep a minimum hold.
-    /// Longer does no harm: the client relies only on the lease.
     fn key_ttl(&self, terms: &Terms, held_for: Duration) -> Vec<u8> {
         let to_keep = terms.min_hold.saturating_sub(held_for);
         self.timing.ttl.map_or_else(|| b"0".to_vec(), |ttl| millis(ttl.max(to_keep)))
