@@ -246,10 +246,10 @@ impl Node {
     pub(super) fn put_away(&mut self) {
         match self.expected.back() {
             Some(Expected::Reply { call, .. }) if call.is_release() || !follows(Rule::AbortAside) => {
-                self.hang_up()
+                self.hang_up();
             }
             Some(Expected::Reply { .. } | Expected::Login(_) | Expected::Abandoned) | None => {
-                self.disconnect()
+                self.disconnect();
             }
         }
     }
