@@ -114,9 +114,9 @@ end
 -- quarantine, or for the longest bound in force: the lost lease may have been any client's. A bound
 -- is in force for a little longer than the leases that need it.
 --
--- A request for a lease of this length in ms raises the bound, for a little longer than this lease can last.
--- No longer lease was granted before, so a server that is in good standing stays so. On any other
--- server nothing is raised, and its reply is no acknowledgement.
+-- A request raises the bound to its `lease` in ms, for a little longer than this lease can last. No
+-- longer lease was granted before, so a server that is in good standing stays so. On any other server
+-- nothing is raised, and its reply is no acknowledgement.
 --
 -- `first_field`: where the arguments that describe the client begin, if there are any. For people, a
 -- second key names the client that asked for the longest bound in force.

@@ -106,13 +106,14 @@ impl Requester {
 
     pub fn acquire(&self) -> Vec<String> {
         let more = [
-            TTL_MS, "gate", "1", "", "", "0", "", HISTORY, "", "", "host", "h", "pid", "1", "command", "true",
+            TTL_MS, "gate", "1", "", "", "0", "", HISTORY, "", "", TTL_MS, "host", "h", "pid", "1", "command",
+            "true",
         ];
         self.call(&ACQUIRE, &more)
     }
 
     pub fn extend(&self) -> Vec<String> {
-        self.call(&EXTEND, &[TTL_MS, "0", "", HISTORY])
+        self.call(&EXTEND, &[TTL_MS, "0", "", HISTORY, TTL_MS])
     }
 
     pub fn release(&self) -> Vec<String> {
