@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// A woken waiter must reply within this time.
+const WOKEN_WAITER_US: u64 = 2_000_000;
+
 impl Driver<'_> {
     /// Returns whether anything happened.
     pub(super) fn cause(&mut self, simulation: &mut Simulation, fault: &Fault) -> bool {
@@ -42,9 +45,13 @@ impl Driver<'_> {
             }
             Fault::Pause { actor, for_us } => {
                 let Some((process, site)) = self.process_of(*actor) else { return false };
-                if simulation.is_paused(process) {
+                // A waiter that could do nothing between two short stalls loses its place in the queue.
+                let running = self.running.get_mut(&process).expect("it runs");
+                let is_tired = self.scenario.is_order_strict() && now < running.wakes_at + WOKEN_WAITER_US;
+                if simulation.is_paused(process) || is_tired {
                     return false;
                 }
+                running.wakes_at = now + for_us;
                 simulation.pause_process(process, true);
                 for server in 0..self.scenario.servers {
                     simulation.shared.borrow_mut().oracle.trouble_begins((Some(site), server));

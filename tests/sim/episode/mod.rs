@@ -83,6 +83,8 @@ enum Later {
 struct Running {
     actor: u64,
     site: SiteId,
+    /// When its last pause ends.
+    wakes_at: u64,
 }
 
 struct Driver<'a> {
@@ -132,7 +134,7 @@ impl Driver<'_> {
         let process = simulation.start(site, number, move |world| {
             Client { number, access: &access, world }.perform(&job);
         });
-        self.running.insert(process, Running { actor: actor.number, site });
+        self.running.insert(process, Running { actor: actor.number, site, wakes_at: 0 });
     }
 
     /// Processes that have ended since the last look.
@@ -187,7 +189,7 @@ impl Driver<'_> {
             let has_run = grant.is_some();
             orphan(grant.as_deref(), has_run);
         });
-        self.running.insert(process, Running { actor, site });
+        self.running.insert(process, Running { actor, site, wakes_at: 0 });
     }
 
     fn on_later(&mut self, simulation: &mut Simulation, later: Later) {

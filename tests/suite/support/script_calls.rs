@@ -106,8 +106,8 @@ impl Requester {
 
     pub fn acquire(&self) -> Vec<String> {
         let more = [
-            TTL_MS, "gate", "1", "", "", "0", "", HISTORY, "", "", TTL_MS, "host", "h", "pid", "1", "command",
-            "true",
+            TTL_MS, "gate", "1", "", "", "0", "", HISTORY, "", "", TTL_MS, "host", "h", "pid", "1",
+            "command", "true",
         ];
         self.call(&ACQUIRE, &more)
     }

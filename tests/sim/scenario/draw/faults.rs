@@ -85,8 +85,7 @@ impl Draft {
         add(F::Kills, Fault::Kill { actor, has_guardian: true });
         add(F::PowerLoss, Fault::Kill { actor, has_guardian: false });
         add(F::Pauses, Fault::Pause { actor, for_us });
-        // Less than the 2 s in which a woken waiter must reply, and than the shortest node timeout. Two
-        // stalls of a process never follow each other at once.
+        // Less than the 2 s in which a woken waiter must reply, and than the shortest node timeout.
         let (stall, server_stall) =
             (self.dice.one_of(&[90_000, 700_000, 1_400_000]), self.dice.one_of(&[10_000, 40_000, 80_000]));
         add(F::Stalls, Fault::Pause { actor, for_us: stall });
