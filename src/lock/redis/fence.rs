@@ -49,8 +49,9 @@ impl RedisLock {
     }
 
     /// Sends the tokens to every voter with lower ones. Waits for a reply only while the majority
-    /// depends on it. Every voter confirms a lock that no process will renew: `break` frees it
-    /// without notifying the client, and votes from before and after that are no majority.
+    /// depends on it. Every voter is asked to confirm a lock that no process will renew, and a majority
+    /// must: `break` frees it without notifying the client, and votes from before and after that are
+    /// no majority.
     fn raise_round(&mut self, votes: &[(usize, &[u64])], fences: &[u64], lease: Lease) -> Raised {
         let majority = self.servers.majority();
         let must_confirm = majority > 1 && self.terms.is_unheld && follows(Rule::ConfirmToken);

@@ -84,3 +84,23 @@ impl LongestLease {
         of_raised.fold(left(self.quarantine, Duration::ZERO), Duration::max)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_that_no_server_has_reported_for_its_length_is_forgotten() {
+        // The clock begins when the machine does.
+        let longest = Duration::from_millis(100);
+        let known = |reported: BootTime| {
+            let mut heard = LongestLease::default();
+            heard.add_raised(longest, Raised { since: reported, reported });
+            let mut known = LongestLease::default();
+            known.add(&heard);
+            known
+        };
+        assert!(known(BootTime::now().minus(SLACK * 2)).is_zero());
+        assert_eq!(known(BootTime::now()).quarantine_left(Duration::ZERO), longest + SLACK);
+    }
+}
