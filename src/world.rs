@@ -97,6 +97,8 @@ pub(crate) enum Rule {
     ConfirmToken,
     /// The younger of two clients with different gates steps back.
     Yield,
+    /// So does one that waits behind a waiter which cannot go on.
+    YieldToWaiter,
     /// Votes tell the gate and the stamp of a client that waits for others.
     CarryPlace,
     /// A newcomer that the gate queues releases the votes of the other servers.

@@ -6,6 +6,9 @@ local PROTOCOL = 1
 -- A waiter renews its place in the queue this often: one BLPOP and one script in this time.
 local WAITER_RENEWAL_MS = 2100
 
+-- How long a waiter counts as alive without renewing its place.
+local WAITER_LEASE_MS = 5000
+
 -- A lease up to this length needs no announcement to all servers.
 local USUAL_LEASE_MS = 30000
 

@@ -3,9 +3,6 @@
 -- @include constants
 -- @include newest
 
--- How long a waiter counts as alive without renewing its place.
-local WAITER_LEASE_MS = 5000
-
 -- Preferred waiters go ahead of all others: their scores are this much smaller.
 local PREFERRED_LANE = 4e15
 

@@ -213,6 +213,7 @@ pub static ALL: &[Mutant] = &[
         &[("return request.clock == CLOCK or", "return true or")],
     ),
     client_in("yield", Rule::Yield, Plot::TwoGates),
+    client_in("yield-to-waiter", Rule::YieldToWaiter, Plot::TwoKeysOfFive),
     client_in("carry-place", Rule::CarryPlace, Plot::TwoGatesOfFive),
     client_in("vote-ttl", Rule::VoteTtl, Plot::LoneVote),
     client_in("youngest-gives-up", Rule::YoungestGivesUp, Plot::Circle),

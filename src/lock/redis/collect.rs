@@ -1,13 +1,14 @@
 //! Collecting votes: the gate has voted for us; request the votes of the other servers until there
 //! is a majority.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::RedisLock;
 use super::reply::{AcquireReply, Arrival, CollectReply, ExtendReply, Granted, Refusal};
 use super::requests::{Ask, Place};
 use super::round::{Round, RoundReply, Watch};
-use super::script::{Call, WAITER_RENEWAL};
+use super::script::{Call, WAITER_LEASE, WAITER_RENEWAL};
 use super::tally::{Tally, Vote};
 use super::vote::Attempt;
 use super::waiting::BLPOP_SLACK;
@@ -53,6 +54,8 @@ struct Collection {
     blocked: Option<Blocked>,
     /// The servers that refused us and at which we have waited for a release.
     waited_at: Vec<usize>,
+    /// The servers where nobody but a waiter ahead of us keeps us out, and since when.
+    behind_waiters: BTreeMap<usize, BootTime>,
     /// The last refusal of a slot that was not needed when it came.
     refused_slot: Option<(usize, Box<Refusal>)>,
     /// The servers that know a newer request with `--supersede`.
@@ -72,6 +75,17 @@ impl Collection {
         if self.is_newcomer && self.blocked.is_some() && follows(Rule::CarryPlace) {
             self.renew_at = Some(BootTime::now());
         }
+    }
+
+    /// A waiter ahead of us has neither taken the vote nor died: another claim keeps it out, whose client
+    /// may need the vote that we have.
+    fn is_stuck_behind(&mut self, at: usize, refusal: &Refusal) -> bool {
+        if !matches!(refusal.blocked.by, Blocker::Queue) {
+            self.behind_waiters.remove(&at);
+            return false;
+        }
+        let since = *self.behind_waiters.entry(at).or_insert_with(BootTime::now);
+        since.elapsed() > WAITER_LEASE && follows(Rule::YieldToWaiter)
     }
 }
 
@@ -171,6 +185,7 @@ impl RedisLock {
             renew_at: self.ttl.map(|ttl| sent_at + ttl / 3),
             blocked: None,
             waited_at: Vec::new(),
+            behind_waiters: BTreeMap::new(),
             refused_slot: None,
             superseded_at: Vec::new(),
         };
@@ -219,6 +234,9 @@ impl RedisLock {
             }
             at_most = at_most.min(BEFORE_YIELDING);
         }
+        if all.is_stuck_behind(at, &refusal) {
+            return Err(Attempt::Outvoted { blocked: Box::new(refusal.blocked), follow: Some(at) });
+        }
         if all.queues {
             observer.waiting(&refusal.blocked, all.started.elapsed());
         }
@@ -242,8 +260,9 @@ impl RedisLock {
     }
 
     /// Another client has the slot that the gate named, and there is no majority without its servers.
-    /// The gate may not know that client, and may have another slot that is free. When it has none, a request that queues waits
-    /// for the release once, and then tries all slots again, unless it must yield.
+    /// The gate may not know that client, and may have another slot that is free. When it has none, a
+    /// request that queues waits for the release once, and then tries all slots again, unless it must
+    /// yield.
     fn can_have_another_slot(&mut self, all: &Collection, at: usize, refusal: &Refusal) -> bool {
         let key = refusal.blocked.key;
         let Some(&slot) = all.slots.get(key) else { return false };

@@ -62,6 +62,8 @@ pub enum Plot {
     /// The same with five servers: the younger client meets only votes that were given before the older
     /// one knew its place.
     TwoGatesOfFive,
+    /// A client of two keys waits for one client of each, and both wait behind it.
+    TwoKeysOfFive,
     /// The holder, or a waiter that becomes it, is a client with which the others cannot share a lock.
     DistantProtocol,
     /// Each of several runs holds a lock, and inside it asks for that of the next one.
@@ -83,7 +85,7 @@ pub enum Plot {
     NewerHolder,
 }
 
-pub const ALL: [Plot; 28] = [
+pub const ALL: [Plot; 29] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::RenewedVote,
@@ -103,6 +105,7 @@ pub const ALL: [Plot; 28] = [
     Plot::BrokenVote,
     Plot::TwoGates,
     Plot::TwoGatesOfFive,
+    Plot::TwoKeysOfFive,
     Plot::DistantProtocol,
     Plot::Circle,
     Plot::Nested,
@@ -118,7 +121,7 @@ impl Plot {
     pub fn draw(self, seed: u64) -> Scenario {
         let features = [F::Cuts, F::DataLoss, F::SlowLines, F::Pauses];
         let servers = match self {
-            Self::TwoGatesOfFive => 5,
+            Self::TwoGatesOfFive | Self::TwoKeysOfFive => 5,
             Self::Circle | Self::Nested if seed % 2 == 1 => 1,
             _ => 3,
         };
@@ -145,6 +148,7 @@ impl Plot {
             Self::BrokenVote => stage.broken_vote(),
             Self::TwoGates => stage.two_gates(),
             Self::TwoGatesOfFive => stage.two_gates_of_five(),
+            Self::TwoKeysOfFive => stage.two_keys_of_five(),
             Self::DistantProtocol => stage.distant_protocol(),
             Self::Circle => nested::circle(&mut stage),
             Self::Nested => nested::nested(&mut stage),

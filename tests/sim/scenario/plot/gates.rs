@@ -35,4 +35,30 @@ impl Stage {
         let servers = vec![4];
         self.fault(at + 10, Fault::Cut { actor: younger, servers, how: Cut::Both, for_us: 600_000_000 });
     }
+
+    /// The older client waits for both others, and each of those waits behind it in a queue. They have
+    /// another gate, and do not reach the first one.
+    pub(super) fn two_keys_of_five(&mut self) {
+        self.stop_for_good(1);
+        self.0.scenario.keys = vec!["a".to_owned(), "b".to_owned()];
+        let mut older = self.run_with_keys(&["a", "b"]);
+        older.latencies_us[2..].fill(20_000);
+        self.start(0, older);
+        for (key, near, far) in [("a", 3, 2), ("b", 2, 3)] {
+            let mut younger = self.run_with_keys(&[key]);
+            (younger.latencies_us[0], younger.latencies_us[near]) = (UNREACHABLE_US, 1000);
+            younger.latencies_us[far] = self.between_ms(50, 70);
+            Self::reverse_order(&mut younger);
+            let at = self.between_ms(1, 3);
+            self.start(at, younger);
+        }
+    }
+
+    fn run_with_keys(&mut self, keys: &[&str]) -> Actor {
+        let mut actor = self.run(QUEUES, Self::command(1), 5, 30);
+        if let Job::Run(run) = &mut actor.job {
+            run.keys = keys.iter().map(|&key| key.to_owned()).collect();
+        }
+        actor
+    }
 }
