@@ -157,7 +157,8 @@ pub(crate) trait Lock: Send {
         None
     }
 
-    /// Files that keep the lock taken while any process has them open; none for a lock on servers.
+    /// Files that keep the lock taken while any process has them open, at the end one lock file for
+    /// each key; none for a lock on servers.
     fn files(&self) -> Vec<Arc<File>> {
         Vec::new()
     }

@@ -77,8 +77,12 @@ fn keep(
         lock.extend(&grant);
         until = settings.ttl.map(|ttl| grant.taken_at + ttl);
     }
+    let lock_files = &files[files.len().saturating_sub(settings.lock.keys.len())..];
     let prepare = || -> anyhow::Result<_> {
-        let control = if files.is_empty() { None } else { Some(ControlFile::create(&grant.claim, &files)?) };
+        let control = match lock_files {
+            [] => None,
+            files => Some(ControlFile::create(&grant.claim, files)?),
+        };
         restore_default_signals();
         Ok((control, Signals::block()?))
     };

@@ -61,15 +61,12 @@ pub(crate) fn memory_file(name: &str) -> nix::Result<OwnedFd> {
 pub(crate) struct ControlFile(OfdLocks);
 
 impl ControlFile {
-    /// For the keeper of these lock files; their directories may be among them.
+    /// For the keeper of these lock files.
     pub(crate) fn create(claim: &Claim, files: &[Arc<File>]) -> io::Result<Self> {
         let file = File::from(memory_file(&name(claim))?);
         let mut text = String::new();
         for about in files.iter().map(|file| file.metadata()) {
             let about = about?;
-            if about.is_dir() {
-                continue;
-            }
             text.push_str(&format!("{}:{} ", about.dev(), about.ino()));
         }
         file.write_all_at(&u64::from(PROTOCOL).to_le_bytes(), KEEPER_PROTOCOL)?;

@@ -309,6 +309,22 @@ fn a_user_who_may_only_read_the_directory_delays_no_run_in_it() {
     }
 }
 
+/// There a hidden file stands for the directory. The keeper holds it, too.
+#[test]
+fn a_token_reaches_its_keeper_in_a_directory_that_others_may_read() {
+    for keys in [&["k"][..], &["k", "--key", "j"]] {
+        let host = Host::with_mode(0o755);
+        let run = host.subcommand("acquire").args(&["--local", "--ttl", "60s", "--key"]).args(keys);
+        let token = run.done().expect_code(0).stdout.trim_end().to_owned();
+        assert!(host.beside(".redlock-names").exists());
+        let with_token =
+            |command: &str| host.subcommand(command).args(&["--token", &token, "--key"]).args(keys);
+        with_token("extend").args(&["--ttl", "60s"]).done().expect_code(0);
+        with_token("release").done().expect_code(0);
+        wait_until("the lock is free", || host.is_free());
+    }
+}
+
 /// In a directory of another user, who can put any file there.
 fn directory_of_another_user() -> Host {
     let host = Host::with_mode(0o755);
