@@ -40,8 +40,8 @@ pub(crate) enum AskedHolder {
 }
 
 /// `pid` is the holder's, according to its record, which anyone may have written: others are asked
-/// as well, if that process cannot be. The signal carries `number`.
-pub(crate) fn ask_lock_holder(byte: LockedByte, pid: Option<i32>, number: u32) -> AskedHolder {
+/// as well, if that process cannot be. The signal carries `number`; without one nothing is sent.
+pub(crate) fn ask_lock_holder(byte: LockedByte, pid: Option<i32>, number: Option<u32>) -> AskedHolder {
     let recorded = pid.and_then(|pid| Process::read(Pid::from_raw(pid)));
     let is_hidden = recorded.is_some_and(|process| {
         holds(process.pid, byte).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
@@ -80,7 +80,7 @@ pub(crate) fn with_open_file(link: &str) -> Vec<(i32, File)> {
 
 /// False if the process does not know the signal: a command that inherited the file (--wait-tree),
 /// or an older redlock.
-fn ask(pid: Pid, byte: LockedByte, number: u32) -> nix::Result<bool> {
+fn ask(pid: Pid, byte: LockedByte, number: Option<u32>) -> nix::Result<bool> {
     let process = PidFd::open(pid)?;
     // The process is pinned. It may not be the one that was found.
     if !holds(pid, byte).unwrap_or(false) {
@@ -89,6 +89,7 @@ fn ask(pid: Pid, byte: LockedByte, number: u32) -> nix::Result<bool> {
     if !blocks(pid, ASK) {
         return Ok(false);
     }
+    let Some(number) = number else { return Ok(true) };
     process.send_number(ASK, number)?;
     if Process::read(pid).is_some_and(|process| process.is_stopped()) {
         process.send(Signal::SIGCONT)?;

@@ -99,7 +99,7 @@ const EXIT_STATUS: Section = Section {
         (79, "the token does not hold the lock: expired, released, broken, or held by another client"),
         (64, "usage error: no key, not a token, or a token that covers another number of locks"),
         (69, ""),
-        (77, "a server refused access: password, permissions; or another user owns the keeper on this host"),
+        (77, "a server refused access: password, permissions; or another user owns the holder on this host"),
         (78, "servers or settings that cannot work; or the lock is on another number of servers"),
     ])],
 };

@@ -160,7 +160,7 @@ impl HolderProcesses for Processes {
         held_by(pid)
     }
 
-    fn signal(&self, holder: &HostHolder, number: u32) -> Signalled {
+    fn signal(&self, holder: &HostHolder, number: Option<u32>) -> Signalled {
         match ask_lock_holder(locked_byte(holder), holder.pid, number) {
             AskedHolder::Yes(pid) => Signalled::Yes(pid),
             AskedHolder::NotFound => Signalled::NotFound,

@@ -164,7 +164,7 @@ impl HostBearer {
         let file = &LockFile::open(&self.directory, &self.names[0])?;
         let mut watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
         watch.watch(self.byte()).map_err(|e| file.io_error(&e))?;
-        let pid = ask_run(file, (self.byte(), found.pid), &self.who, Verb::Release, &*self.processes)?;
+        let pid = ask_run(file, (self.byte(), found.pid), &self.who, Some(Verb::Release), &*self.processes)?;
         let until = BootTime::now() + STOP_TIMEOUT;
         while !until.has_passed() {
             if is_gone(file, self.byte())? {
@@ -180,16 +180,13 @@ impl HostBearer {
         let holder = (self.byte(), found.pid);
         let is_run = self.record(file).is_none_or(|record| record.info.renewal == Renewal::Run);
         let Some(control) = &found.control else {
+            let pid = ask_run(file, holder, &self.who, None, &*self.processes)?;
             // The lock of a run has no lease: it is held while the run lives.
-            if is_run {
-                return Ok(true);
-            }
-            ask_run(file, holder, &self.who, Verb::Wake, &*self.processes)?;
-            return Err(file.error(FileProblem::HolderTooOld));
+            return if is_run { Ok(pid.is_some()) } else { Err(file.error(FileProblem::HolderTooOld)) };
         };
         let until = BootTime::now() + EXTEND_TIMEOUT;
         let pending = control.request(self.ttl, until).map_err(|e| file.io_error(&e))?;
-        let pid = ask_run(file, holder, &self.who, Verb::Wake, &*self.processes)?;
+        let pid = ask_run(file, holder, &self.who, Some(Verb::Wake), &*self.processes)?;
         match pending {
             Some(pending) if pending.wait(until) => Ok(!is_gone(file, self.byte())?),
             Some(_) | None if is_gone(file, self.byte())? => Ok(false),

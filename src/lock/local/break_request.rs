@@ -91,8 +91,8 @@ pub(crate) trait HolderProcesses {
     /// The locks of the runs that this process runs under, if we may see its environment.
     fn held(&self, pid: i32) -> Vec<AncestorLock>;
 
-    /// Send a signal with this number to the process that has the lock.
-    fn signal(&self, holder: &HostHolder, number: u32) -> Signalled;
+    /// Send a signal with this number to the process that has the lock, or only find it.
+    fn signal(&self, holder: &HostHolder, number: Option<u32>) -> Signalled;
 }
 
 /// The kernel lock by which a holder can be found.
@@ -152,16 +152,16 @@ impl HostBreaker {
     }
 }
 
-/// Signal the process that has locked this byte, perhaps this one; the file shows it who asks. Returns
-/// its PID, unless it has just exited.
+/// Signal the process that has locked this byte, perhaps this one; the file shows it who asks. Without
+/// a verb only find it. Returns its PID, unless it has just exited.
 pub(super) fn ask_run(
     file: &LockFile,
     (offset, pid): (u64, Option<i32>),
     who: &HolderInfo,
-    verb: Verb,
+    verb: Option<Verb>,
     processes: &dyn HolderProcesses,
 ) -> Result<Option<i32>, BackendError> {
-    let number = verb.number();
+    let number = verb.map(Verb::number);
     let request = Record {
         claim: String::new(),
         since: BootTime::now(),
@@ -170,7 +170,7 @@ pub(super) fn ask_run(
         info: who.clone(),
         tenure: None,
     };
-    if verb != Verb::Wake {
+    if let Some(number) = number.filter(|_| verb != Some(Verb::Wake)) {
         // The holder stops without it as well.
         let _ = file.write_record(BREAK_REQUEST, number.into(), &request);
     }
@@ -242,7 +242,7 @@ impl Breaker for HostBreaker {
                 continue;
             };
             let asked = (holder.offset, pid_of(file.record(holder.ticket)));
-            match ask_run(file, asked, &self.who, verb, &*self.processes) {
+            match ask_run(file, asked, &self.who, Some(verb), &*self.processes) {
                 Ok(_) => released.watch(holder.offset).map_err(|e| file.io_error(&e))?,
                 Err(error) => unreachable.push(UnreachableHolder { id, error }),
             }

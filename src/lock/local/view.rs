@@ -132,7 +132,9 @@ impl View for HostView {
         Ok(self.look(self.open(key)?.as_ref(), key)?.1)
     }
 
-    /// The holder has locked a byte for its token. Any user of the directory can write its record.
+    /// The holder has locked a byte for its token. Any user of the directory can write its record, and
+    /// can lock that byte once the holder has exited: whose lock it is, the kernel shows to the holder's
+    /// user and root only.
     fn is_owner(&mut self, status: &Status, token: &str) -> Result<bool, BackendError> {
         let Some(file) = self.open(&status.key)? else { return Ok(false) };
         let owner = file.locks().writer_in(byte(token_byte(token))).map_err(|e| file.io_error(&e))?;

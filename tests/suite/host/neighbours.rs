@@ -257,6 +257,12 @@ fn another_users_file_in_memory_is_no_keepers() {
     }
 }
 
+/// The byte that the holder with this token locks.
+fn token_byte(token: &str) -> i64 {
+    let (digest, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, token.as_bytes()).as_u64_pair();
+    ((5 << 60) + (digest & ((1 << 60) - 1))).cast_signed()
+}
+
 /// From a waiter's record everybody knows its token, and from that its byte.
 #[test]
 fn no_run_is_admitted_whose_token_another_program_has_locked() {
@@ -269,9 +275,7 @@ fn no_run_is_admitted_whose_token_another_program_has_locked() {
     let text = String::from_utf8_lossy(&records[..read]);
     let mut fields = text.split('\0').skip_while(|field| !field.ends_with("claim"));
     let claim = fields.nth(1).expect("the waiter's claim");
-    let (digest, _) = Uuid::new_v5(&Uuid::NAMESPACE_OID, claim.as_bytes()).as_u64_pair();
-    let byte = (5 << 60) + (digest & ((1 << 60) - 1));
-    let theirs = foreign_lock(&host.file(), byte.cast_signed(), 1);
+    let theirs = foreign_lock(&host.file(), token_byte(claim), 1);
     holder.wait().expect_code(0);
     let done = waiter.wait().expect_code(69);
     assert!(done.stdout.is_empty() && done.stderr.contains("a program other than redlock"), "{done:?}");
@@ -279,6 +283,19 @@ fn no_run_is_admitted_whose_token_another_program_has_locked() {
     drop(theirs);
     // A child that another test is starting has our descriptors until its exec.
     wait_until("nothing is locked", || !is_locked(&host.file()));
+}
+
+#[test]
+fn no_run_is_extended_whose_token_another_program_has_locked() {
+    let host = Host::with_mode(0o1777);
+    let token = host.run().sh("echo $REDLOCK_TOKEN").done().expect_code(0).stdout;
+    let token = token.trim_end();
+    let extend = || with_token(&host, "extend", token).args(&["--ttl", "60s"]);
+    let _theirs = foreign_lock(&host.file(), token_byte(token), 1);
+    // To its own user it is the program of an unknown version.
+    extend().done().expect_code(78);
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    users.run(UNPRIVILEGED, extend(), "022").done().expect_code(77);
 }
 
 /// Locks what it may open.
