@@ -234,10 +234,10 @@ impl Lock for HostLock {
         let tickets = waiter.tickets;
         let now = BootTime::now();
         let entered = entered.and_then(|admitted| {
+            self.prepare_mark(request)?;
             if !request.min_hold.is_zero() {
                 self.reserve(&local, &admitted, now, request.min_hold)?;
             }
-            self.prepare_mark(request)?;
             Ok(admitted)
         });
         let admitted = entered.inspect_err(|error| {

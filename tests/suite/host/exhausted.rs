@@ -93,6 +93,16 @@ fn a_full_file_system_is_reported_before_the_command_runs() {
     }
 }
 
+/// The file may have reservations, but no mark, which is behind them.
+#[test]
+fn a_run_that_cannot_leave_a_mark_reserves_nothing() {
+    let host = Host::new();
+    let run = host.run().args(&["--once", "1h", "--min-hold", "1h"]).cmd(&["echo", "ran"]);
+    let done = run.via("ulimit -f 192; exec \"$@\"").done().expect_code(69);
+    assert!(done.stdout.is_empty(), "{done:?}");
+    assert!(host.is_free());
+}
+
 /// The file's space was reserved before the command started, but it may not be written any more.
 #[test]
 fn a_mark_that_cannot_be_written_is_reported_although_the_lock_is_free() {
