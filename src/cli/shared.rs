@@ -342,6 +342,8 @@ pub(crate) struct FailureArgs {
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
     /// Label shown to waiters
+    ///
+    /// At most 1024 bytes.
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
 

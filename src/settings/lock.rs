@@ -17,6 +17,8 @@ const SHORTEST_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Number of finished runs kept for `redlock history`. Replies must have a bound.
 const DEFAULT_HISTORY: u32 = 200;
 const LONGEST_HISTORY: u32 = 10_000;
+/// In bytes, as of a key.
+const LONGEST_LABEL: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct LockSettings {
@@ -74,6 +76,12 @@ impl LockSettings {
         let conflict =
             sources.whole_number("conflict_exit_code", wait.conflict_exit_code.as_deref(), 0, 255)?;
         let history = sources.whole_number("history", output.history.as_deref(), 0, LONGEST_HISTORY)?;
+        let label = output.label.clone().unwrap_or_default();
+        if label.len() > LONGEST_LABEL {
+            return Err(
+                sources.must("label", &format!("have at most {LONGEST_LABEL} bytes, not {}", label.len()))
+            );
+        }
         Ok(Self {
             keys,
             meaningless: location.backend.meaningless(sources),
@@ -90,7 +98,7 @@ impl LockSettings {
             on_unavailable: failure.on_unavailable.unwrap_or(OnUnavailable::Fail),
             min_hold: duration("min_hold", min_hold)?.unwrap_or_default(),
             history: history.unwrap_or(DEFAULT_HISTORY),
-            label: output.label.clone().unwrap_or_default(),
+            label,
             hook: output.hook.clone().filter(|hook| !hook.is_empty()),
             events: output.events.clone().filter(|path| !path.as_os_str().is_empty()),
         })

@@ -59,6 +59,15 @@ fn contradicting_options_are_refused(backend: &Backend) {
 }
 
 #[test]
+fn a_label_has_at_most_1024_bytes() {
+    let host = Host::new();
+    let (longest, longer) = ("x".repeat(1024), "x".repeat(1025));
+    assert_misused(host.run().args(&["--label", &longer]), "--label must have at most 1024 bytes");
+    assert_misused(host.run().env("REDLOCK_LABEL", &longer), "REDLOCK_LABEL must have at most 1024 bytes");
+    host.run().args(&["--label", &longest]).cmd(&["true"]).done().expect_code(0);
+}
+
+#[test]
 fn a_refusal_contacts_no_server() {
     let redis = Redis::start();
     for options in [&["--slots", "0"][..], &["-s", "-x"], &["-n", "--retries", "2"], &["--max-hold", "0"]] {

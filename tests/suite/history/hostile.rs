@@ -20,7 +20,7 @@ const NUMBERS: [u64; 8] =
 /// All that can be printed about "k".
 #[track_caller]
 fn every_view(command: impl Fn(&str) -> Run) -> Vec<Done> {
-    let views: [&[&str]; 7] = [
+    let views: [&[&str]; 9] = [
         &["history", "k"],
         &["history", "k", "--json"],
         &["history", "k", "--svg", "-"],
@@ -28,6 +28,8 @@ fn every_view(command: impl Fn(&str) -> Run) -> Vec<Done> {
         &["status", "k"],
         &["status", "k", "--json"],
         &["list", "--json"],
+        &["list"],
+        &["history"],
     ];
     views.map(|view| command(view[0]).args(&view[1..]).done().expect_code(0)).into()
 }
@@ -75,6 +77,23 @@ fn no_time_or_number_on_a_server_makes_a_view_fail() {
         every_view(|command| Run::bare().args(&[command, "--redis", &redis.url()]));
         job.wait();
     }
+}
+
+/// A client of another version may store any length. The widths of a format end at 65535.
+#[test]
+fn no_length_of_a_text_on_a_server_makes_a_view_fail() {
+    let redis = Redis::start();
+    let job = hold(Run::key(&redis, "k").args(&["--ttl", "30s"]));
+    let text = "x".repeat(70_000);
+    let who = ["user", "host", "pid", "label", "version"].map(|name| [name, &text]).concat();
+    let claim = format!("{TOKEN}-{:012}.1", 1);
+    let entry = ["XADD", "lock-log:k", "*", "claim", &claim, "how", "released", "ended", "1"];
+    redis.cmd(&[&entry[..], &who].concat());
+    let info = redis.cmd(&["HKEYS", "lock-info:k"]);
+    let who = serde_json::json!({"host": text, "user": text, "pid": "1", "label": text, "version": text});
+    redis.cmd(&["HSET", "lock-info:k", info.trim(), &who.to_string()]);
+    every_view(|command| Run::bare().args(&[command, "--redis", &redis.url()]));
+    job.wait();
 }
 
 /// A terminal obeys, hides or reverses these; U+FFFE is not allowed in XML.
