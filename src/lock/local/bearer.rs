@@ -9,8 +9,6 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::poll::PollFlags;
-
 use super::break_request::{HolderProcesses, HostHolder, Verb, ask_run, is_gone, pid_of};
 use super::byte_map::token_byte;
 use super::control::{self, KeeperControl};
@@ -21,7 +19,6 @@ use super::record::Record;
 use super::release_watch::ReleaseWatch;
 use super::view::Present;
 use crate::clock::BootTime;
-use crate::lock::wait::wait;
 use crate::lock::{
     BackendError, Bearer, Claim, Extended, FileProblem, HolderInfo, Lease, Loss, Outcome, Problem, Released,
     Renewal, Votes,
@@ -163,16 +160,12 @@ impl HostBearer {
         // The first file, opened for writing, for the request.
         let file = &LockFile::open(&self.directory, &self.names[0])?;
         let mut watch = ReleaseWatch::new(file.locks()).map_err(|e| file.io_error(&e))?;
-        watch.watch(self.byte()).map_err(|e| file.io_error(&e))?;
         let pid = ask_run(file, (self.byte(), found.pid), &self.who, Some(Verb::Release), &*self.processes)?;
-        let until = BootTime::now() + STOP_TIMEOUT;
-        while !until.has_passed() {
-            if is_gone(file, self.byte())? {
-                return Ok(());
-            }
-            wait(&[(watch.wake_fd(), PollFlags::POLLIN)], until, None);
+        match watch.wait_for_release(self.byte(), BootTime::now() + STOP_TIMEOUT) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(file.error(FileProblem::HolderSilent { pid })),
+            Err(error) => Err(file.io_error(&error)),
         }
-        Err(file.error(FileProblem::HolderSilent { pid }))
     }
 
     /// False if the lock is no longer held.
@@ -187,10 +180,11 @@ impl HostBearer {
         let until = BootTime::now() + EXTEND_TIMEOUT;
         let pending = control.request(self.ttl, until).map_err(|e| file.io_error(&e))?;
         let pid = ask_run(file, holder, &self.who, Some(Verb::Wake), &*self.processes)?;
-        match pending {
-            Some(pending) if pending.wait(until) => Ok(!is_gone(file, self.byte())?),
-            Some(_) | None if is_gone(file, self.byte())? => Ok(false),
-            Some(_) | None => Err(file.error(FileProblem::HolderSilent { pid })),
+        let is_handled = pending.is_some_and(|mut pending| pending.wait(until));
+        match is_gone(file, self.byte())? {
+            true => Ok(false),
+            false if is_handled => Ok(true),
+            false => Err(file.error(FileProblem::HolderSilent { pid })),
         }
     }
 

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::poll::PollFlags;
 use uuid::Uuid;
 
 use super::admission::Admission;
@@ -22,7 +21,6 @@ use super::release_watch::ReleaseWatch;
 use super::reservation::Reservation;
 use super::view::{Present, holder_id};
 use crate::clock::BootTime;
-use crate::lock::wait::wait;
 use crate::lock::{
     AncestorLock, BackendError, BreakMode, BreakWatch, Breaker, Done, FileProblem, Freed, Holder, HolderInfo,
     Mode, Notice, Notified, Reason, Renewal, UnreachableHolder,
@@ -243,7 +241,7 @@ impl Breaker for HostBreaker {
             };
             let asked = (holder.offset, pid_of(file.record(holder.ticket)));
             match ask_run(file, asked, &self.who, Some(verb), &*self.processes) {
-                Ok(_) => released.watch(holder.offset).map_err(|e| file.io_error(&e))?,
+                Ok(_) => released.watch(holder.offset),
                 Err(error) => unreachable.push(UnreachableHolder { id, error }),
             }
         }
@@ -260,8 +258,8 @@ impl Breaker for HostBreaker {
 
     fn wait(&mut self, until: BootTime) {
         let until = until.min(BootTime::now() + REPEAT_AFTER);
-        if let Some(released) = &self.released {
-            wait(&[(released.wake_fd(), PollFlags::POLLIN)], until, None);
+        if let Some(released) = &mut self.released {
+            let _ = released.wait(until);
         }
     }
 

@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc::MFD_NOEXEC_SEAL;
-use nix::poll::PollFlags;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::byte_map::END;
@@ -29,7 +28,6 @@ use super::format::number;
 use super::ofd_lock::{LockKind, OfdLocks};
 use super::release_watch::ReleaseWatch;
 use crate::clock::BootTime;
-use crate::lock::wait::wait;
 use crate::lock::{Claim, PROTOCOL};
 
 const HANDLED: u64 = 16;
@@ -139,8 +137,7 @@ impl KeeperControl {
         let written = file.write_all_at(&[request, ttl].map(u64::to_le_bytes).concat(), 0);
         let _ = file.unlock();
         written?;
-        let mut watch = ReleaseWatch::new(&self.0)?;
-        watch.watch(request)?;
+        let watch = ReleaseWatch::new(&self.0)?;
         Ok(Some(Pending { control: self.0.clone(), request, watch }))
     }
 }
@@ -154,8 +151,8 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Whether it was handled before this moment. False if the keeper has exited.
-    pub(super) fn wait(&self, until: BootTime) -> bool {
-        wait(&[(self.watch.wake_fd(), PollFlags::POLLIN)], until, None);
+    pub(super) fn wait(&mut self, until: BootTime) -> bool {
+        let _ = self.watch.wait_for_release(self.request, until);
         numbers(self.control.file())[2] >= self.request
     }
 }
@@ -182,7 +179,7 @@ mod tests {
         for ttl in [Some(Duration::from_secs(7)), None] {
             let mut seen = Vec::new();
             let client = open();
-            let pending = client.request(ttl, soon()).unwrap().unwrap();
+            let mut pending = client.request(ttl, soon()).unwrap().unwrap();
             assert!(!pending.wait(BootTime::now()));
             keeper.on_extension(|ttl| seen.push(ttl));
             keeper.on_extension(|_| unreachable!("it was handled"));
@@ -190,7 +187,7 @@ mod tests {
             assert_eq!(seen, [ttl]);
         }
         keeper.0.file().write_all_at(&u64::MAX.to_le_bytes(), 0).unwrap();
-        let pending = open().request(None, soon()).unwrap().unwrap();
+        let mut pending = open().request(None, soon()).unwrap().unwrap();
         assert!(!pending.wait(BootTime::now()), "any number may be there");
         drop(keeper);
         assert!(!pending.wait(soon()), "the keeper has exited");

@@ -4,7 +4,6 @@
 use std::convert::Infallible;
 use std::ops::Range;
 use std::slice;
-use std::time::Duration;
 
 use nix::poll::PollFlags;
 
@@ -17,7 +16,7 @@ use super::name_lock::{next_look, unseen_info};
 use super::newest::Contender;
 use super::ofd_lock::LockKind;
 use super::record::Record;
-use super::release_watch::ReleaseWatch;
+use super::release_watch::{LOOK_INTERVAL, ReleaseWatch};
 use super::request::{LocalMode, LocalRequest};
 use crate::clock::BootTime;
 use crate::lock::claim::HostTicket;
@@ -27,10 +26,6 @@ use crate::lock::{
     AncestorLock, BackendError, Blocked, Blocker, Error, Holding, Lease, Observer, OuterLock, Problem,
     Request,
 };
-
-/// How often to look at a file if the kernel does not notify us: no thread can be started, or the
-/// user has used all inotify instances.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl HostLock {
     /// Enters all files. If the request asks for it, waits for files that cannot be used.
@@ -181,12 +176,10 @@ impl Waiter<'_> {
         blockers: &Blockers,
         look_at: Option<BootTime>,
     ) -> Result<(), Error> {
-        let mut is_notified = self.changes.as_ref().is_none_or(|changes| changes.wake_fd().is_some());
-        for offset in &blockers.offsets {
-            is_notified &= release_watch.watch(*offset).is_ok();
-        }
-        let look_at =
-            look_at.into_iter().chain((!is_notified).then(|| BootTime::now() + LOOK_INTERVAL)).min();
+        blockers.offsets.iter().for_each(|offset| release_watch.watch(*offset));
+        let is_notified = self.changes.as_ref().is_none_or(|changes| changes.wake_fd().is_some());
+        let next_look = (!is_notified).then(|| BootTime::now() + LOOK_INTERVAL);
+        let look_at = [look_at, next_look, release_watch.next_look()].into_iter().flatten().min();
         let gives_up_at = self.request.wait.gives_up_at(self.started);
         loop {
             let next_update = BootTime::now() + self.observer.next_update_in(self.started.elapsed());

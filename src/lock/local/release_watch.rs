@@ -3,7 +3,7 @@
 //!
 //! The thread requests a read lock on the other process's byte and drops it at once, so no other
 //! process sees it or waits for it. Threads that still wait when the watch is dropped are
-//! interrupted, and end.
+//! interrupted, and end. A user who can start no thread looks each second.
 
 use std::collections::BTreeSet;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -15,11 +15,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nix::poll::PollFlags;
 use nix::sys::pthread::{Pthread, pthread_kill};
 use nix::sys::signal::Signal;
 
 use super::byte_map::byte;
 use super::ofd_lock::{LockKind, OfdLocks};
+use crate::clock::BootTime;
+use crate::lock::wait::{Wait, wait};
+
+/// How often to look if the kernel does not notify us: no thread can be started, or the user has used
+/// all inotify instances.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Stack size of a thread that makes one system call.
 const STACK: usize = 64 * 1024;
@@ -38,6 +45,8 @@ pub(super) struct ReleaseWatch {
     released: Receiver<(u64, io::Result<()>)>,
     sender: Sender<(u64, io::Result<()>)>,
     watched: BTreeSet<u64>,
+    /// No thread could be started for a byte.
+    lacks_threads: bool,
     over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -53,16 +62,16 @@ impl ReleaseWatch {
             released,
             sender,
             watched: BTreeSet::new(),
+            lacks_threads: false,
             over: Arc::default(),
             threads: Vec::new(),
         })
     }
 
-    /// Wake when the process that has locked this byte releases it. An error if no thread can be
-    /// started.
-    pub(super) fn watch(&mut self, offset: u64) -> io::Result<()> {
+    /// Wake when the process that has locked this byte releases it.
+    pub(super) fn watch(&mut self, offset: u64) {
         if self.watched.contains(&offset) {
-            return Ok(());
+            return;
         }
         let (locks, over) = (self.locks.clone(), Arc::clone(&self.over));
         let (sender, waker) = (self.sender.clone(), Arc::clone(&self.waker));
@@ -76,9 +85,39 @@ impl ReleaseWatch {
             let _ = sender.send((offset, released));
             let _ = (&*waker).write(&[1]);
         };
-        self.threads.push(thread::Builder::new().name("wait".into()).stack_size(STACK).spawn(wait)?);
-        self.watched.insert(offset);
-        Ok(())
+        match thread::Builder::new().name("wait".into()).stack_size(STACK).spawn(wait) {
+            Ok(thread) => {
+                self.threads.push(thread);
+                self.watched.insert(offset);
+            }
+            Err(_) => self.lacks_threads = true,
+        }
+    }
+
+    /// When to look at the bytes, and to watch them again, if some of them have no thread.
+    pub(super) fn next_look(&mut self) -> Option<BootTime> {
+        std::mem::take(&mut self.lacks_threads).then(|| BootTime::now() + LOOK_INTERVAL)
+    }
+
+    /// Sleeps until a watched byte may have been released, or until this moment.
+    pub(super) fn wait(&mut self, until: BootTime) -> io::Result<()> {
+        let until = self.next_look().map_or(until, |look| look.min(until));
+        match wait(&[(self.wake_fd(), PollFlags::POLLIN)], until, None) {
+            Wait::Ready => self.take_releases(),
+            Wait::Over | Wait::Cancelled(_) => Ok(()),
+        }
+    }
+
+    /// Whether this byte is released before this moment.
+    pub(super) fn wait_for_release(&mut self, offset: u64, until: BootTime) -> io::Result<bool> {
+        while self.locks.writer_in(byte(offset))?.is_some() {
+            if until.has_passed() {
+                return Ok(false);
+            }
+            self.watch(offset);
+            self.wait(until)?;
+        }
+        Ok(true)
     }
 
     /// Readable after a watched byte was released.

@@ -10,8 +10,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use nix::poll::PollFlags;
-
 use super::byte_map::{ALL_PARTICIPANTS, END, MARKS, Presence, UsageMode, byte, token_byte};
 use super::file_name;
 use super::history::killed;
@@ -21,7 +19,7 @@ use super::ofd_lock::LockKind;
 use super::release_watch::ReleaseWatch;
 use super::reservation::Reservation;
 use crate::clock::BootTime;
-use crate::lock::wait::{Wait, wait};
+use crate::lock::wait::wait;
 use crate::lock::{
     BackendError, Detail, FileProblem, FinishedRun, History, Holder, HolderInfo, HolderKind, Listing, Mode,
     Outcome, State, Status, Usual, View, WaitProgress, WaiterStatus, glob, lock_name,
@@ -194,13 +192,9 @@ fn sleep_until_change(file: &LockFile, present: &Present, until: Option<BootTime
     let until = [until, kept_until, pause_until].into_iter().flatten().min();
     let mut release_watch = ReleaseWatch::new(file.locks())?;
     if let Some(offset) = holder.or(writer).or(waiter) {
-        release_watch.watch(offset)?;
+        release_watch.watch(offset);
     }
-    let watched = [(release_watch.wake_fd(), PollFlags::POLLIN)];
-    if wait(&watched, until.unwrap_or(BootTime::now() + LONGEST_SLEEP), None) == Wait::Ready {
-        release_watch.take_releases()?;
-    }
-    Ok(())
+    release_watch.wait(until.unwrap_or(BootTime::now() + LONGEST_SLEEP))
 }
 
 /// The processes that the kernel's locks show. The file's contents only describe them.

@@ -3,12 +3,14 @@
 
 use std::process::Command;
 
+use crate::support::processes::wait_until_asleep;
 use crate::support::{Host, OtherUsers, hold, stranger};
 
 /// Users of their own, whose limits no other test meets.
 const WATCHER: u32 = 65532;
 const CROWDED: u32 = 65531;
 const HOOKED: u32 = 65530;
+const ALONE: u32 = 65529;
 
 /// Uses all inotify instances of its user, until its stdin is closed.
 const EXHAUST: &str = "\
@@ -58,6 +60,33 @@ fn a_waiter_that_can_start_no_thread_keeps_its_place() {
     let waiter = host.waiter(crowded, 1);
     holder.wait().expect_code(0);
     waiter.wait().expect_code(126);
+}
+
+/// Each of these waits for another process, in a thread.
+#[test]
+fn commands_that_can_start_no_thread_look_each_second() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
+    let host = Host::with_mode(0o1777);
+    let command = |name: &str, args: &[&str]| {
+        let run = host.subcommand(name).arg("k").args(args);
+        users.run_through(ALONE, run, &["prlimit", "--nproc=1"])
+    };
+    let acquire = host.subcommand("acquire").args(&["--local", "--key", "k", "--ttl", "60s"]);
+    let acquired = users.run(ALONE, acquire, "022").done().expect_code(0);
+    let token = ["--token", acquired.stdout.trim_end()];
+    command("extend", &token).args(&["--ttl", "60s"]).done().expect_code(0);
+    command("release", &token).done().expect_code(0);
+
+    let hold_again = || hold(users.run(ALONE, host.run(), "022"));
+    let broken = hold_again();
+    command("break", &["--yes"]).done().expect_code(0);
+    broken.wait().expect_code(79);
+
+    let holder = hold_again();
+    let waiter = command("status", &["--wait-free"]).spawn();
+    wait_until_asleep(waiter.pid());
+    holder.wait().expect_code(0);
+    waiter.wait().expect_code(0);
 }
 
 /// It may have two processes, and the one that runs hooks is started through another.
