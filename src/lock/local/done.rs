@@ -4,10 +4,13 @@
 use std::io;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::fcntl::posix_fallocate;
+
 use super::HostLock;
-use super::format::DONE;
+use super::format::{DONE, LOG};
 use super::lock_file::LockFile;
-use super::record::{RECORD, Record};
+use super::record::Record;
 use crate::clock::{BootTime, wall_clock_millis};
 use crate::lock::done::mark_kept_for;
 use crate::lock::{BackendError, Done, Ended, Error, Request};
@@ -29,11 +32,13 @@ impl LockFile {
         self.write_record(DONE, MARK, &mark)
     }
 
-    /// Writes what is there, so that there is room for a mark.
-    fn touch_done(&self) -> io::Result<()> {
-        let mut bytes = [0; RECORD];
-        self.read_at_most(&mut bytes, DONE);
-        self.write_at(&bytes, DONE)
+    /// Makes room for a mark; what is there stays. A file system without this operation may turn out
+    /// to be full when the mark is written.
+    fn reserve_done(&self) -> io::Result<()> {
+        match posix_fallocate(self.locks().file(), DONE.cast_signed(), (LOG - DONE).cast_signed()) {
+            Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(super) fn forget_done(&self) -> io::Result<()> {
@@ -54,7 +59,7 @@ impl HostLock {
     /// started. To be called by the holder.
     pub(super) fn prepare_mark(&self, request: &Request) -> Result<(), BackendError> {
         let mut files = self.files.iter().filter(|_| request.once.is_some());
-        files.try_for_each(|file| file.touch_done().map_err(|e| file.io_error(&e)))
+        files.try_for_each(|file| file.reserve_done().map_err(|e| file.io_error(&e)))
     }
 
     /// To be called before anything is unlocked, so that the next one finds it.
