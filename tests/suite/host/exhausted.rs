@@ -106,16 +106,17 @@ fn a_full_file_system_is_reported_before_the_command_runs() {
     let at = host.path().to_str().expect("a path");
     let run = |key: &str, options: &[&str]| host.run_on(key).args(options).cmd(&["echo", "ran"]).shell_line();
     let (plain, once, new) = (run("k", &[]), run("k", &["--once", "1h"]), run("new", &[]));
+    let newest = run("k", &["--supersede"]);
     let script = format!(
         "mount -t tmpfs -o size=64k none '{at}' || exit 99; {plain} && cat /dev/zero > '{at}/fill'; \
-         {once}; echo once=$?; {new}; echo new=$?; {plain}; echo plain=$?"
+         {once}; echo once=$?; {newest}; echo newest=$?; {new}; echo new=$?; {plain}; echo plain=$?"
     );
     let unshared = Command::new("unshare").args(["-m", "sh", "-c", &script]).output();
     let Some(output) = unshared.ok().filter(|output| output.status.success()) else {
         skip!("only root can mount a file system");
     };
     let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert_eq!(stdout, "ran\nonce=69\nnew=69\nran\nplain=0\n", "{stderr}");
+    assert_eq!(stdout, "ran\nonce=69\nnewest=69\nnew=69\nran\nplain=0\n", "{stderr}");
     for file in ["k", "new"] {
         let told = format!("{}: the file system of the directory is full", host.file_of(file).display());
         assert!(stderr.contains(&told), "no {told:?} in {stderr}");
