@@ -172,7 +172,8 @@ pub(crate) struct HostTrial {
 }
 
 /// Takes and releases a lock on a file with a random name: can the directory be used, and does its
-/// file system support kernel locks? The file is deleted afterwards.
+/// file system support kernel locks? The file is deleted afterwards; a file of names that was created
+/// beside it stays, for later runs.
 pub(crate) fn check_directory_for_locks(directory: &Path) -> Result<HostTrial, BackendError> {
     let name = format!("doctor-{}", WaiterId::random()).into_bytes();
     let started = BootTime::now();
