@@ -19,7 +19,7 @@ pub(super) fn extend(settings: &ExtendSettings) -> anyhow::Result<Exit> {
             }
             Ok(Exit::Code(0))
         }
-        Extended::Lost(loss) => Ok(no_longer_ours(grant, &loss, &Rest::Held(held(grant)))),
+        Extended::Lost(loss) => Ok(no_longer_ours(grant, &loss, || Rest::Held(held(grant)))),
         Extended::Unknown(error) => Err(failure("extend", grant, &error).into()),
     }
 }
@@ -35,20 +35,21 @@ pub(super) fn release(grant: &TokenSettings) -> anyhow::Result<Exit> {
             Ok(Exit::Code(0))
         }
         Released::Lost(loss) => {
-            let released = bearer.released().into_iter().map(|key| grant.keys[key].clone());
-            Ok(no_longer_ours(grant, &loss, &Rest::Released(released.collect())))
+            let released = || bearer.released().into_iter().map(|key| grant.keys[key].clone()).collect();
+            Ok(no_longer_ours(grant, &loss, || Rest::Released(released())))
         }
         Released::Unknown(error) => Err(failure("release", grant, &error).into()),
     }
 }
 
 /// The token no longer holds the lock, or not all of its locks.
-fn no_longer_ours(grant: &TokenSettings, loss: &Loss, rest: &Rest) -> Exit {
+fn no_longer_ours(grant: &TokenSettings, loss: &Loss, rest: impl FnOnce() -> Rest) -> Exit {
     if grant.location.verbosity != Verbosity::Quiet {
+        let rest = rest();
         let lost: Vec<Vec<u8>> =
             grant.keys.iter().filter(|key| !rest.keys().contains(key)).cloned().collect();
         let now = if *loss == Loss::Foreign { holder_now(grant, &lost) } else { None };
-        report::no_longer_ours(&lost, loss, now.as_ref(), rest, local_time);
+        report::no_longer_ours(&lost, loss, now.as_ref(), &rest, local_time);
     }
     Exit::Code(exit::LOST)
 }

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 
 use super::checkup::Unobserved;
+use super::wait::is_readable;
 use super::{
     AncestorLock, BackendError, BreakWatch, Ended, Error, Extended, Grant, HolderInfo, Lease, Lock, Loss,
     Mode, Notice, Observer, OuterLock, Problem, Reason, Released, Request, Unlocked, Votes, WaitPolicy,
@@ -96,11 +97,7 @@ impl BreakWatch for KeeperWatch {
     }
 
     fn advance(&mut self) -> Option<Notice> {
-        let is_gone = |pipe: &Arc<File>| {
-            let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
-            poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-        };
-        let is_any_gone = self.keepers.iter().any(is_gone);
+        let is_any_gone = self.keepers.iter().any(|pipe| is_readable(pipe.as_fd()));
         self.keepers.retain(|_| !is_any_gone);
         is_any_gone
             .then(|| Notice::Lost { loss: Reason::Released.loss(HolderInfo::default()), at_once: false })

@@ -71,6 +71,7 @@ pub(super) fn backoff(failures_in_a_row: u32) -> Duration {
     grown / 2 + jitter(grown / 2)
 }
 
+/// Whether there is something to read, or the other end is closed.
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     world::sleep(&mut [PollFd::new(fd, PollFlags::POLLIN)], BootTime::now()) == [true]
 }

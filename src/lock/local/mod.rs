@@ -198,9 +198,6 @@ impl HostLock {
 }
 
 impl Lock for HostLock {
-    /// The kernel decides at once, so there is nothing to send.
-    fn send_ahead(&mut self, _request: &Request) {}
-
     fn acquire(&mut self, request: &Request, observer: &mut dyn Observer) -> Result<Grant, Error> {
         let started = BootTime::now();
         let local = LocalRequest::new(request);
