@@ -79,7 +79,7 @@ fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
 pub(super) fn align<const N: usize>(rows: &[[String; N]]) -> String {
     let widths = widths(rows);
     let line = |cells: &[String; N]| {
-        // A format may not be wider than 65535.
+        // The width of a format is at most 65535.
         let pad = |(cell, widest): (&String, usize)| cell.clone() + &" ".repeat(widest - width(cell));
         let cells: Vec<String> = cells.iter().zip(widths).map(pad).collect();
         format!("{}\n", cells.join(GAP).trim_end())

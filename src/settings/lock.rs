@@ -17,7 +17,7 @@ const SHORTEST_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Number of finished runs kept for `redlock history`. Replies must have a bound.
 const DEFAULT_HISTORY: u32 = 200;
 const LONGEST_HISTORY: u32 = 10_000;
-/// In bytes, as of a key.
+/// In bytes; as long as a key.
 const LONGEST_LABEL: usize = 1024;
 
 #[derive(Debug)]

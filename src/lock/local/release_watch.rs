@@ -3,7 +3,7 @@
 //!
 //! The thread requests a read lock on the other process's byte and drops it at once, so no other
 //! process sees it or waits for it. Threads that still wait when the watch is dropped are
-//! interrupted, and end. A user who can start no thread looks each second.
+//! interrupted, and end. A process that can start no thread looks each second.
 
 use std::collections::BTreeSet;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -68,7 +68,8 @@ impl ReleaseWatch {
         })
     }
 
-    /// Wake when the process that has locked this byte releases it.
+    /// Wake when the process that has locked this byte releases it. If no thread can be started for
+    /// that, [`ReleaseWatch::next_look`] says when to look.
     pub(super) fn watch(&mut self, offset: u64) {
         if self.watched.contains(&offset) {
             return;

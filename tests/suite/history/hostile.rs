@@ -79,7 +79,7 @@ fn no_time_or_number_on_a_server_makes_a_view_fail() {
     }
 }
 
-/// A client of another version may store any length. The widths of a format end at 65535.
+/// A client of another version may store any length. The width of a format is at most 65535.
 #[test]
 fn no_length_of_a_text_on_a_server_makes_a_view_fail() {
     let redis = Redis::start();

@@ -18,6 +18,9 @@ use crate::support::host::{is_locked, tickets_waiting};
 use crate::support::processes::{children, guardian_of, pid_in, wait_until_asleep};
 use crate::support::{Host, OtherUsers, Run, UNPRIVILEGED, descendants, hold, stranger, wait_until};
 
+/// A user without privileges beside [`UNPRIVILEGED`].
+const OTHER: u32 = 65533;
+
 /// The token of `redlock acquire`, and its keeper, which ends with this test's process at the
 /// latest.
 fn acquire(host: &Host, args: &[&str]) -> (String, i32) {
@@ -285,17 +288,31 @@ fn no_run_is_admitted_whose_token_another_program_has_locked() {
     wait_until("nothing is locked", || !is_locked(&host.file()));
 }
 
+/// Locks one byte.
+const LOCK_BYTE: &str = "\
+import fcntl, os, struct, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+lock = struct.pack('hhxxxxqqixxxx', fcntl.F_WRLCK, 0, int(sys.argv[2]), 1, 0)
+fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+print('ready', flush=True)
+sys.stdin.read()
+";
+
 #[test]
-fn no_run_is_extended_whose_token_another_program_has_locked() {
+fn no_run_is_extended_whose_token_another_user_has_locked() {
+    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
     let host = Host::with_mode(0o1777);
     let token = host.run().sh("echo $REDLOCK_TOKEN").done().expect_code(0).stdout;
     let token = token.trim_end();
+    let byte = token_byte(token).to_string();
+    let Some(stranger) = stranger(UNPRIVILEGED, LOCK_BYTE, &[&host.file(), Path::new(&byte)]) else {
+        skip!("there is no python3")
+    };
+    stranger.wait_for_line("ready");
     let extend = || with_token(&host, "extend", token).args(&["--ttl", "60s"]);
-    let _theirs = foreign_lock(&host.file(), token_byte(token), 1);
-    // To its own user it is the program of an unknown version.
+    // Root sees that process, which does not take requests.
     extend().done().expect_code(78);
-    let Some(users) = OtherUsers::new() else { skip!("only root can act as another user") };
-    users.run(UNPRIVILEGED, extend(), "022").done().expect_code(77);
+    users.run(OTHER, extend(), "022").done().expect_code(77);
 }
 
 /// Locks what it may open.
