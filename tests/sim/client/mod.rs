@@ -201,7 +201,8 @@ impl Client<'_> {
                     if let Some(once) = run.once {
                         shared.oracle.runs_once(site, &run.keys, once.as_micros() as u64);
                     }
-                    shared.oracle.granted(site, hows, &grant.fences, until);
+                    let asked = self.world.true_moment(grant.lease.expect("a lease").sent_at());
+                    shared.oracle.granted(site, hows, &grant.fences, asked, until);
                 }
                 let ends = self.world.true_moment(grant.lease.expect("a lease").end());
                 self.record(|record| {
@@ -226,6 +227,7 @@ impl Client<'_> {
         let mut shared = self.world.shared().borrow_mut();
         match error {
             Error::Backend(error) => {
+                shared.oracle.fails(site);
                 // A lease that is longer than usual needs every server.
                 let needs_all = matches!(error.problem, lock::Problem::LongLease { .. });
                 if error.fault() == lock::Fault::Unavailable && !needs_all {

@@ -65,8 +65,8 @@ struct Holding {
     from: u64,
     /// When its command is gone at the latest.
     until: u64,
-    /// Its last grant or renewal.
-    renewed_at: u64,
+    /// When it asked for its last grant or renewal.
+    asked_at: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -105,6 +105,8 @@ pub struct Violation {
     pub kind: &'static str,
     pub at_us: u64,
     pub text: String,
+    /// The host that was passed.
+    passed: Option<SiteId>,
 }
 
 /// What a fault has touched: a server, or the line from a host to a server.
@@ -160,7 +162,12 @@ pub struct Oracle {
 
 impl Oracle {
     pub fn violation(&mut self, kind: &'static str, text: String) {
-        self.violations.push(Violation { kind, at_us: self.now_us, text });
+        self.violations.push(Violation { kind, at_us: self.now_us, text, passed: None });
+    }
+
+    /// A client gives up because of its servers. Whoever passed it did so when it was leaving.
+    pub fn fails(&mut self, site: SiteId) {
+        self.violations.retain(|violation| violation.passed != Some(site));
     }
 
     /// A client asks for these keys.
@@ -194,16 +201,16 @@ impl Oracle {
     }
 
     /// A client has been granted all its keys. Unless they are renewed its command is gone at
-    /// `until`.
-    pub fn granted(&mut self, site: SiteId, hows: Vec<Held>, fences: &[u64], until: u64) {
+    /// `until`. `asked`: when the lease began.
+    pub fn granted(&mut self, site: SiteId, hows: Vec<Held>, fences: &[u64], asked: u64, until: u64) {
         self.grants += 1;
         let Some(request) = self.waiting.remove(&site) else { return };
         for (at, key) in request.keys.iter().enumerate().filter(|_| !request.is_excused) {
             let how = hows[at].clone();
-            self.check_order(site, key, &how);
+            self.check_order(site, key, &how, request.started);
             self.check_exclusion(site, key, &how);
             self.check_token(site, key, &how, fences[at], request.floors[at]);
-            let holding = Holding { site, how, from: self.now_us, until, renewed_at: self.now_us };
+            let holding = Holding { site, how, from: self.now_us, until, asked_at: asked };
             self.holdings.entry(key.clone()).or_default().push(holding);
         }
     }
@@ -240,12 +247,11 @@ impl Oracle {
 
     /// `asked`: when the request for this lease was sent.
     pub fn renewed(&mut self, site: SiteId, asked: u64, until: u64) {
-        let now = self.now_us;
         if self.forgotten.get(&site).is_some_and(|at| *at < asked) {
             self.violation("revived", format!("host {site} renews a lock that no server has"));
         }
         for holding in self.holdings.values_mut().flatten().filter(|holding| holding.site == site) {
-            (holding.until, holding.renewed_at) = (until, now);
+            (holding.until, holding.asked_at) = (until, asked);
         }
     }
 
@@ -338,7 +344,7 @@ impl Oracle {
     /// A holder lost its lock for no reason that it could have named.
     pub fn lost(&mut self, site: SiteId, why: &str) {
         let since = self.holdings.values().flatten().find(|holding| holding.site == site);
-        let Some(since) = since.map(|holding| holding.renewed_at) else { return };
+        let Some(since) = since.map(|holding| holding.asked_at) else { return };
         // A holder may have the votes of a bare majority: one that fails is enough.
         if self.reliable(site, since) == self.servers {
             self.violation("lost", format!("host {site} lost its lock without a reason: {why}"));
