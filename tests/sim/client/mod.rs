@@ -196,12 +196,12 @@ impl Client<'_> {
                 self.note(|| {
                     format!("holds {:?} with {:?} until {:.3}", run.keys, grant.fences, until as f64 / 1e6)
                 });
+                let asked = self.world.true_moment(grant.lease.expect("a lease").sent_at());
                 {
                     let mut shared = self.world.shared().borrow_mut();
                     if let Some(once) = run.once {
                         shared.oracle.runs_once(site, &run.keys, once.as_micros() as u64);
                     }
-                    let asked = self.world.true_moment(grant.lease.expect("a lease").sent_at());
                     shared.oracle.granted(site, hows, &grant.fences, asked, until);
                 }
                 let ends = self.world.true_moment(grant.lease.expect("a lease").end());
