@@ -99,6 +99,8 @@ pub(crate) enum Rule {
     Yield,
     /// So does one that waits behind a waiter which cannot go on.
     YieldToWaiter,
+    /// A client that continues under another name releases what the former one may have left.
+    ReleaseFormer,
     /// Votes tell the gate and the stamp of a client that waits for others.
     CarryPlace,
     /// A newcomer that the gate queues releases the votes of the other servers.

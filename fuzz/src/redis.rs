@@ -167,7 +167,7 @@ pub(crate) fn replies(data: &[u8]) {
     let keys = usize::from(keys % 3) + 1;
     let value = Value::Array(fields.split(|&b| b == b'\n').map(field).collect());
     let call = acquire_call(keys);
-    let bytes_allowed = 4096 + 64 * data.len();
+    let bytes_allowed = 4096 + 96 * data.len();
     memory::at_most(bytes_allowed, || {
         let _ = (checked::<ExtendReply>(&call, &value), checked::<CollectReply>(&call, &value));
         let _ = (checked::<FollowUpReply>(&call, &value), checked::<ReleaseReply>(&call, &value));

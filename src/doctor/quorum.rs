@@ -47,8 +47,12 @@ impl Quorum {
         (self.can_vote + self.unused).saturating_sub(self.needed)
     }
 
+    pub(super) fn is_missing(self) -> bool {
+        self.can_vote + self.unused < self.needed
+    }
+
     pub(super) fn check(self) -> Finding {
-        let level = if self.can_vote + self.unused < self.needed {
+        let level = if self.is_missing() {
             Level::Problem
         } else if self.can_vote == self.servers {
             Level::Ok
@@ -68,7 +72,7 @@ impl Quorum {
             (1, 1, _) => "the server grants locks".into(),
             (1, _, 1) => format!("the server starts granting locks {after}"),
             (1, ..) => "the server cannot grant locks now".into(),
-            _ if can_vote + unused < needed => {
+            _ if self.is_missing() => {
                 format!("{can_vote} of {servers} servers can vote, {needed} are needed")
             }
             _ if unused == servers => format!("all {servers} servers start voting {after}"),

@@ -17,7 +17,10 @@ impl Diagnosis<'_> {
         let shown: Vec<&(About, Finding)> =
             self.findings.iter().filter(|(about, _)| is_shown(*about)).collect();
         if verbosity == Verbosity::Quiet {
-            let problems = shown.iter().filter(|(_, finding)| finding.level == Level::Problem);
+            // Without a majority the warnings about servers are the reason.
+            let is_majority_missing = self.quorum.is_some_and(Quorum::is_missing);
+            let least = if is_majority_missing { Level::Warning } else { Level::Problem };
+            let problems = shown.iter().filter(|(_, finding)| finding.level >= least);
             return problems.map(|(about, finding)| lines(&self.subject(*about), finding)).collect();
         }
         let mut text = format!("{}\n{}", self.verdict(), self.origins());

@@ -164,7 +164,10 @@ impl BreakReport {
         match (held.kind, is_expired) {
             (HolderKind::Reservation | HolderKind::Foreign, _) => self.taken("broke", held),
             (HolderKind::Run, true) => {
-                format!("{run}; it did not respond, and its lease expired after {after}")
+                format!(
+                    "{run}; its lease expired after {after}: it did not respond, or lets its command \
+                     continue (--on-lost warn)"
+                )
             }
             (HolderKind::Run, false) if runs_a_command(held) => {
                 format!("{run}; its command was stopped after {after}")

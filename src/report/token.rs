@@ -178,7 +178,14 @@ pub(crate) fn no_longer_ours(
     rest: &Rest,
     local_time: LocalTime,
 ) {
-    let why = now.map_or_else(|| format::loss(loss), |status| obstacle(status, local_time));
+    let why = match now {
+        Some(status) => obstacle(status, local_time),
+        // Its own release leaves no more than that.
+        None if *loss == Loss::Expired => {
+            "it was released, or is gone: expired, deleted, evicted or flushed".into()
+        }
+        None => format::loss(loss),
+    };
     let rest = match rest {
         _ if rest.keys().is_empty() => String::new(),
         Rest::Held(keys) => format!("; it still holds {}: release that", quoted(keys)),

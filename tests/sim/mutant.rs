@@ -73,6 +73,7 @@ pub static ALL: &[Mutant] = &[
     client("woken-by-end", Rule::WokenByEnd, &[F::IdleLimit, F::LongCommands]),
     client("abort", Rule::Abort, &[F::Cuts, F::LongCommands, F::Impatience, F::Signals]),
     client_in("abort-aside", Rule::AbortAside, Plot::CutGate),
+    client_in("release-former", Rule::ReleaseFormer, Plot::FormerName),
     client("keep-turn", Rule::KeepTurn, &[F::LongCommands]),
     lua("queue-is-in-order", 1, &[F::LongCommands], &[("return our_stamp() - LANE", "return -our_stamp()")]),
     lua(

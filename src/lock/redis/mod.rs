@@ -85,6 +85,9 @@ use waiting::{NextAttempt, Progress, pause};
 /// The lease of a lock that never expires, in calculations with our own clock.
 const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
 
+/// Of the former claims of a client that asks again and again, servers hear this many again.
+const MOST_FORMER: usize = 16;
+
 pub(crate) struct RedisLock {
     servers: Servers,
     requests: Requests,
@@ -97,6 +100,8 @@ pub(crate) struct RedisLock {
     leaves_votes: bool,
     /// This waiter has given up; the next request needs a new waiter ID.
     abandoned: bool,
+    /// What former waiters of ours may still have on these servers.
+    former: Vec<(usize, Claim)>,
     /// It determines our place in every queue.
     stamp: Option<Stamp>,
     /// The server whose queue we are in.
@@ -128,6 +133,7 @@ impl RedisLock {
             terms: Terms::default(),
             leaves_votes: false,
             abandoned: false,
+            former: Vec::new(),
             stamp: None,
             gate: 0,
             follow: None,
@@ -138,8 +144,13 @@ impl RedisLock {
         }
     }
 
-    /// The servers refuse late requests of the former one, which has released everything.
+    /// The servers refuse late requests of the former one, which has released everything. One that has
+    /// not confirmed that hears of it again with the next release.
     fn become_another_waiter(&mut self) {
+        let claim = self.claim();
+        let silent = self.servers.all().filter(|&at| self.servers[at].node.may_keep_claim());
+        self.former.splice(0..0, silent.map(|at| (at, claim)));
+        self.former.truncate(if follows(Rule::ReleaseFormer) { MOST_FORMER } else { 0 });
         (self.waiter, self.stamp, self.follow, self.abandoned) = (WaiterId::random(), None, None, false);
     }
 

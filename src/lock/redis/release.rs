@@ -177,6 +177,10 @@ impl RedisLock {
             if may_execute_late(at) && follows(Rule::Tombstone) { TOMBSTONE_TTL } else { Duration::ZERO }
         };
         let calls: Vec<(usize, Call)> = to.iter().map(|&at| (at, call(ttl(at)))).collect();
+        for (at, former) in self.former.iter().filter(|(at, _)| to.contains(at)) {
+            let call = self.requests.release(*former, &self.terms, TOMBSTONE_TTL, Duration::ZERO, None, None);
+            self.servers.send([*at], &call);
+        }
         self.servers.round(calls)
     }
 

@@ -155,7 +155,11 @@ impl RedisLock {
                     return self.enter(votes, queues, progress.gives_up_at, observer);
                 }
                 GateStep::Stop(attempt) => return attempt,
-                GateStep::NextGate(vote) => vote,
+                GateStep::NextGate(vote) => {
+                    // The release must not apply to the request to the next gate.
+                    self.attempts += 1;
+                    vote
+                }
                 GateStep::Queue(refusal) => {
                     self.note_refusal(gate, &refusal);
                     self.longest_lease.hear(&refusal.bound);
@@ -389,8 +393,6 @@ impl RedisLock {
         let call =
             self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None, None);
         self.servers.send(others, &call);
-        // The release must not apply to later requests.
-        self.attempts += 1;
     }
 }
 

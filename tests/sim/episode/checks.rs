@@ -14,8 +14,7 @@ impl Driver<'_> {
     ) {
         let shared = simulation.shared.borrow();
         let (site, Some(record)) = (shared.actors[&actor], shared.records.get(&actor)) else { return };
-        // After a break it continues under another name (R131).
-        if record.keeps_min_hold || shared.oracle.broken.contains(&site) {
+        if record.keeps_min_hold {
             return;
         }
         let waiters: Vec<&String> = shared.oracle.waiters_of(site).collect();

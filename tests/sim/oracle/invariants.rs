@@ -90,7 +90,6 @@ impl Oracle {
         let waiter = claim.split('.').next().unwrap_or_default();
         let sites = self.waiters.iter().filter(|(_, names)| names.contains(waiter));
         for site in sites.map(|(site, _)| *site) {
-            self.broken.insert(site);
             self.holdings.values_mut().for_each(|holdings| holdings.retain(|holding| holding.site != site));
             if let Some(waiting) = self.waiting.get_mut(&site) {
                 waiting.is_excused |= is_granted;

@@ -136,8 +136,6 @@ pub struct Oracle {
     tokens: BTreeMap<String, BTreeSet<u64>>,
     waiting: BTreeMap<SiteId, Waiting>,
     arrivals: BTreeMap<SiteId, Arrival>,
-    /// Hosts with a claim that a break has freed.
-    pub broken: BTreeSet<SiteId>,
     /// The servers that have confirmed the token of each claim.
     confirmed: BTreeMap<String, BTreeSet<ServerId>>,
     /// The requests that extend the lock of each token.

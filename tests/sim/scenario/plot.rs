@@ -53,6 +53,9 @@ pub enum Plot {
     /// The line to the gate is cut in one direction, and a waiter has its lock at the next gate for a
     /// moment.
     CutGate,
+    /// A stopped server executes a request of a client that was refused meanwhile, and tries again under
+    /// another name.
+    FormerName,
     /// The requests for votes are delivered when a later attempt has been granted.
     LateVotes,
     /// A token that has the gate's vote only is broken, while its requests for the others are under way.
@@ -85,7 +88,7 @@ pub enum Plot {
     NewerHolder,
 }
 
-pub const ALL: [Plot; 29] = [
+pub const ALL: [Plot; 30] = [
     Plot::LateReply,
     Plot::LoneVote,
     Plot::RenewedVote,
@@ -101,6 +104,7 @@ pub const ALL: [Plot; 29] = [
     Plot::ReleasedWhileExtended,
     Plot::LateToken,
     Plot::CutGate,
+    Plot::FormerName,
     Plot::LateVotes,
     Plot::BrokenVote,
     Plot::TwoGates,
@@ -144,6 +148,7 @@ impl Plot {
             Self::ReleasedWhileExtended => stage.released_while_extended(),
             Self::LateToken => stage.late_token(),
             Self::CutGate => stage.cut_gate(),
+            Self::FormerName => stage.former_name(),
             Self::LateVotes => stage.late_votes(),
             Self::BrokenVote => stage.broken_vote(),
             Self::TwoGates => stage.two_gates(),

@@ -65,6 +65,20 @@ impl Stage {
         self.fault(at, Fault::Cut { actor: waiter, servers, how: Cut::ToServer, for_us: 7_000_000 - at });
     }
 
+    pub(super) fn former_name(&mut self) {
+        self.fault(0, Fault::PauseServer { server: 1, for_us: 4_000_000 });
+        let holder = self.run(QUEUES, Subject::Command(Duration::from_millis(300)), 5, 30);
+        self.start(10_000, holder);
+        let retry = WaitPolicy::Retry { count: 3, interval: Duration::from_millis(500), at_most: None };
+        let mut client = self.run(retry, Self::command(4), 10, 30);
+        client.latencies_us[0] = self.between_ms(10, 30);
+        let client = self.start(100_000, client);
+        // The server has the request then, and never gets the release behind it.
+        let cut = self.between_ms(1, 10);
+        let servers = vec![1];
+        self.fault(100_000 + cut, Fault::Cut { actor: client, servers, how: Cut::Both, for_us: 1_200_000 });
+    }
+
     pub(super) fn late_votes(&mut self) {
         let lives = self.between_ms(500, 1000);
         let command = Subject::Command(Duration::from_micros(lives));
