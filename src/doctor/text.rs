@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{About, Check, Diagnosis, Finding, Level};
+use super::{About, Check, Diagnosis, Finding, Level, Quorum};
 use crate::duration::{format, format_seconds};
 use crate::lock::{PROTOCOL, VERSION};
 use crate::report::{Verbosity, config_files, grouped, labelled, sanitize};

@@ -1,7 +1,7 @@
 //! The output for people, cron and monitoring systems.
 
 use super::doctor;
-use crate::support::{Nodes, Redis};
+use crate::support::{Nodes, Redis, Run};
 
 #[test]
 fn the_first_line_says_what_is_wrong() {
@@ -49,6 +49,16 @@ fn quiet_prints_problems_only() {
         "{printed}"
     );
     assert_eq!(lines.len(), 3, "{printed}");
+}
+
+#[test]
+fn quiet_says_why_a_majority_is_missing() {
+    let nodes = Nodes::start(3);
+    let urls = nodes.urls().join(",");
+    Run::bare().args(&["run", "-r", &urls, "--key", "k", "-n", "--", "true"]).done().expect_code(69);
+    let printed = doctor(&urls).arg("-q").done().expect_code(1).stdout;
+    assert!(printed.contains("0 of 3 servers can vote, 2 are needed"), "{printed}");
+    assert_eq!(printed.matches("does not vote for another ").count(), 3, "{printed}");
 }
 
 #[test]

@@ -42,6 +42,7 @@ fn an_expired_lock_and_another_holders_lock_are_distinguished(backend: &Backend)
     let expired = token(acquire_briefly(backend));
     wait_until_free(backend);
     let gone = release(backend, &expired).done().expect_code(79);
+    assert!(!gone.stderr.contains("on the server"), "nobody knows: {gone:?}");
     let other = hold(backend.run_for_long().args(&["--label", "another run"]));
     let foreign = release(backend, &expired).done().expect_code(79);
     assert!(gone.stderr.contains("expired") && gone.stderr.contains("\"k\""), "{gone:?}");
