@@ -58,8 +58,7 @@ fn incomplete(listing: &Listing) -> Option<Failure> {
 fn shown(listing: &Listing, settings: &ListSettings) -> String {
     match settings.form {
         ListForm::Keys => list_keys(listing),
-        // Erasing the rest of a full line erases its last character, so one column stays free.
-        ListForm::Table => list_table(listing, terminal::width(&io::stdout()).map(|width| width - 1)),
+        ListForm::Table => list_table(listing, terminal::width(&io::stdout())),
         ListForm::Json | ListForm::OpenMetrics => {
             let lines: Vec<String> = listing.locks.iter().map(status_json).collect();
             lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect()

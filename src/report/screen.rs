@@ -73,7 +73,8 @@ fn write(text: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Each line overwrites the old one and erases its rest, which avoids flicker.
+/// Each row is erased just before its line is written, which avoids flicker. Erasing after it would
+/// erase the last character of a full line, where the cursor stays.
 fn frame(heading: &str, text: &str, content: Content, size: Size) -> String {
     let mut lines: Vec<String> = vec![sanitize(heading), String::new()];
     match content {
@@ -86,8 +87,10 @@ fn frame(heading: &str, text: &str, content: Content, size: Size) -> String {
         lines.push(format!("and {left} more lines"));
     }
     let cut = |line: &String| line.chars().take(size.columns).collect::<String>();
-    let lines: Vec<String> = lines.iter().map(|line| format!("{}\x1b[K", cut(line))).collect();
-    format!("\x1b[H{}\x1b[J", lines.join("\r\n"))
+    let erase = |at| if at + 1 == lines.len() { "\x1b[J" } else { "\x1b[K" };
+    let rows: Vec<String> =
+        lines.iter().enumerate().map(|(at, line)| erase(at).to_owned() + &cut(line)).collect();
+    format!("\x1b[H{}", rows.join("\r\n"))
 }
 
 fn fold(line: &str, columns: usize) -> Vec<String> {
@@ -113,7 +116,7 @@ mod tests {
         let drawn = frame("h", "holder   one two three\nx", Content::Text, size);
         assert_eq!(
             drawn,
-            "\x1b[Hh\x1b[K\r\n\x1b[K\r\nholder   one two\x1b[K\r\n         three\x1b[K\r\nx\x1b[K\x1b[J"
+            "\x1b[H\x1b[Kh\r\n\x1b[K\r\n\x1b[Kholder   one two\r\n\x1b[K         three\r\n\x1b[Jx"
         );
         assert_eq!(
             fold(&"w".repeat(30), 20),
@@ -126,9 +129,9 @@ mod tests {
     fn a_frame_fits_the_screen() {
         let size = Size { rows: 4, columns: 5 };
         let drawn = frame("head", "1234567\nb\nc\nd\n", Content::Table, size);
-        assert_eq!(drawn, "\x1b[Hhead\x1b[K\r\n\x1b[K\r\n12345\x1b[K\r\nand 3\x1b[K\x1b[J");
+        assert_eq!(drawn, "\x1b[H\x1b[Khead\r\n\x1b[K\r\n\x1b[K12345\r\n\x1b[Jand 3");
         let drawn = frame("head", "a\n", Content::Table, size);
-        assert_eq!(drawn, "\x1b[Hhead\x1b[K\r\n\x1b[K\r\na\x1b[K\x1b[J");
+        assert_eq!(drawn, "\x1b[H\x1b[Khead\r\n\x1b[K\r\n\x1b[Ja");
     }
 
     #[test]

@@ -33,14 +33,16 @@ fn changes_are_shown_and_ctrl_c_restores_the_terminal() {
 }
 
 #[test]
-fn a_frame_follows_the_size_of_the_terminal() {
+fn a_frame_follows_the_size_of_the_terminal_and_full_lines_stay_whole() {
     let redis = Redis::start();
     let _holder = holder(&redis, "a-key-with-a-long-name", &[]);
     let pty = Pty::run(look("list", &redis.url(), &["--watch", "--interval", "60s"]));
     pty.wait_for("a-key-with-a-long-name");
     pty.resize(10, 12);
-    pty.wait_for("a-key-with-a\u{1b}[K");
+    // On a full line the cursor stays at the last character: erasing there would erase it.
+    pty.wait_for("KEY         \r");
     pty.resize(3, 80);
+    pty.wait_for("a-key-with-a\u{1b}[H");
     pty.wait_for("and 2 more lines");
 }
 
@@ -117,8 +119,7 @@ fn a_terminal_of_80_columns_shows_the_numbers_and_shortens_the_names() {
             ["\u{1b}[H", "\u{1b}[K", "\u{1b}[J"].iter().fold(pty.screen(), |s, code| s.replace(code, ""));
         let line = |start: &str| plain.lines().find(|line| line.contains(start)).expect(start).trim_end();
         let (headings, row) = (line("KEY "), line("deploy-p"));
-        // In the last column a terminal would erase with the rest of the line.
-        assert!(headings.chars().count() < 80 && row.chars().count() < 80, "{headings:?} {row:?}");
+        assert_eq!(headings.chars().count().max(row.chars().count()), 80, "{headings:?} {row:?}");
         let cell = |heading: &str| row[headings.find(heading).expect(heading)..].chars().next();
         assert_eq!(
             [cell("STATE"), cell("HOLDER"), cell("WAITING")],
