@@ -21,7 +21,8 @@ use super::text::{CommandText, ENVIRONMENT, FILES, Section, VALUES};
 ///
 /// Draws a timeline of the last runs: how holders followed each other, when others waited, when the
 /// lock was free and which runs failed. Below it are the waiting and holding times, and the last
-/// runs one by one, the newest first.
+/// runs one by one, the newest first. On a terminal, WHO, EXIT and KEY are shortened to its width;
+/// --json has them whole.
 ///
 /// Each run leaves an entry when it ends: the time, how long it waited and held the lock, who it
 /// was (never the arguments of its command), how it ended, and its fencing token. "run --history N"

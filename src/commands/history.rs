@@ -35,7 +35,11 @@ pub(super) fn run(settings: &HistorySettings) -> anyhow::Result<Exit> {
     if let Some(limit) = settings.limit {
         keep_last(&mut histories, limit);
     }
-    let rows = Rows { most: settings.limit.unwrap_or(LISTED_RUNS), only_failed: settings.failed };
+    let rows = Rows {
+        most: settings.limit.unwrap_or(LISTED_RUNS),
+        only_failed: settings.failed,
+        columns: terminal::width(&io::stdout()),
+    };
     match (&settings.form, &histories[..], &settings.scope) {
         (Form::Svg(path), [history], _) => write(path, &report::history_svg(history, clock)),
         (Form::Text, [history], HistoryScope::One(_)) => {

@@ -56,8 +56,7 @@ struct Longest {
 impl Longest {
     /// `None` if the table fits.
     fn within(columns: usize, widths: [usize; 6]) -> Option<Self> {
-        let total: usize = widths.iter().sum::<usize>() + GAP.len() * (widths.len() - 1);
-        let over = total.checked_sub(columns).filter(|over| *over > 0)?;
+        let over = total(widths).checked_sub(columns).filter(|over| *over > 0)?;
         let (key, holder) = (widths[0], widths[2]);
         let room = (key + holder).saturating_sub(over);
         let key = key.min((room / 2).max(room.saturating_sub(holder))).max(SHORTEST_CELL);
@@ -73,6 +72,24 @@ fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
         }
     }
     widths
+}
+
+fn total<const N: usize>(widths: [usize; N]) -> usize {
+    widths.iter().sum::<usize>() + GAP.len() * (N - 1)
+}
+
+/// Shortens the cells at these positions, the first ones first, until the rows fit a terminal of
+/// this width.
+pub(super) fn shorten<const N: usize>(rows: &mut [[String; N]], positions: &[usize], columns: Option<usize>) {
+    let Some(columns) = columns else { return };
+    for &at in positions {
+        let widths = widths(rows);
+        let over = total(widths).saturating_sub(columns);
+        let longest = widths[at].saturating_sub(over).max(SHORTEST_CELL);
+        for row in &mut *rows {
+            row[at] = cut(&row[at], longest);
+        }
+    }
 }
 
 /// Rows of cells, each column as wide as its widest cell.

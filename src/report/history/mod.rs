@@ -12,7 +12,7 @@ mod timeline;
 use std::time::{Duration, SystemTime};
 
 use super::format::{LocalTime, clock_time};
-use super::list::align;
+use super::list::{align, shorten};
 use super::status::failing_servers;
 use super::text::sanitize;
 use crate::duration::format;
@@ -48,6 +48,8 @@ pub(crate) struct Style {
 pub(crate) struct Rows {
     pub most: usize,
     pub only_failed: bool,
+    /// The terminal's, to which they are shortened.
+    pub columns: Option<usize>,
 }
 
 /// The timeline, the figures and the last runs, newest first.
@@ -69,7 +71,7 @@ pub(crate) fn history_text(history: &History, clock: Clock, style: Style, rows: 
 }
 
 /// At most `most` runs that have ended, and all that have not, newest first.
-fn table(runs: &[Run<'_>], Rows { most, only_failed }: Rows, clock: Clock) -> String {
+fn table(runs: &[Run<'_>], Rows { most, only_failed, columns }: Rows, clock: Clock) -> String {
     let runs = || runs.iter().filter(|run| !only_failed || run.has_failed());
     let ended = runs().filter(|run| run.ended().is_some()).count();
     let mut left_out = ended.saturating_sub(most);
@@ -83,6 +85,7 @@ fn table(runs: &[Run<'_>], Rows { most, only_failed }: Rows, clock: Clock) -> St
     }
     rows.push(HEADINGS.map(str::to_owned));
     rows.reverse();
+    shorten(&mut rows, &[5, 3], columns);
     align(&rows) + &and_more(ended, most)
 }
 

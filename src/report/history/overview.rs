@@ -9,7 +9,7 @@ use super::{Clock, Rows, and_more, heading, nothing, row};
 use crate::duration::format;
 use crate::lock::{History, quantiles};
 use crate::report::format::clock_time;
-use crate::report::list::align;
+use crate::report::list::{align, shorten};
 use crate::report::status::failing_servers;
 use crate::report::text::{cut, sanitize};
 
@@ -47,8 +47,9 @@ pub(crate) fn histories_text(histories: &[History], clock: Clock, rows: Rows) ->
                 .unwrap_or_else(|| "-".into()),
         ]
     };
-    let lock_rows: Vec<_> =
+    let mut lock_rows: Vec<_> =
         [LOCK_HEADINGS.map(str::to_owned)].into_iter().chain(locks.iter().map(lock_row)).collect();
+    shorten(&mut lock_rows, &[0], rows.columns);
     let servers =
         histories.first().map(|history| failing_servers(&history.status.servers)).unwrap_or_default();
     let mut runs: Vec<(String, Run<'_>)> = Vec::new();
@@ -70,7 +71,9 @@ pub(crate) fn histories_text(histories: &[History], clock: Clock, rows: Rows) ->
         let [started, waited, held, exit, _, who] = row(run, clock);
         [started, key.clone(), waited, held, exit, who]
     };
-    let run_rows: Vec<_> = [RUN_HEADINGS.map(str::to_owned)].into_iter().chain(shown.map(run_row)).collect();
+    let mut run_rows: Vec<_> =
+        [RUN_HEADINGS.map(str::to_owned)].into_iter().chain(shown.map(run_row)).collect();
+    shorten(&mut run_rows, &[5, 4, 1], rows.columns);
     let more = and_more(runs.len(), rows.most);
     format!("{heading}\n\n{}\n{}{more}{servers}", align(&lock_rows), align(&run_rows))
 }

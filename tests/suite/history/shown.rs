@@ -179,6 +179,24 @@ fn a_terminal_gets_colours_unless_disabled() {
 }
 
 #[test]
+fn rows_are_shortened_to_the_width_of_a_terminal_and_whole_elsewhere() {
+    let url = format!("https://ci.example.org/{}", "7".repeat(80));
+    let fine = format!("{FINE} job_url {url}");
+    let broken = "user ci how broken exit 79 by {\"host\":\"bastion-host-of-the-release-team\",\"user\":\"alice\",\"pid\":\"7\"}";
+    let redis = server_with_history(&[(60, 30, &fine), (20, 10, broken)]);
+    for key in [&["k"][..], &[]] {
+        let run = || Run::bare().args(&["history", "--redis", &redis.url()]).args(key);
+        let pty = Pty::run(run().via("stty cols 80; exec \"$@\"").env("NO_COLOR", "1").env("LC_ALL", "C"));
+        let shown = pty.wait().expect_code(0).stdout;
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        let rows: Vec<&str> = shown.lines().skip_while(|line| !line.starts_with("STARTED")).skip(1).collect();
+        assert!(rows[0].contains("79 broken by alice@") && rows[0].ends_with("ci@we..."), "{shown}");
+        let whole = run().done().expect_code(0).stdout;
+        assert!(whole.contains(&url) && whole.contains("alice@bastion-host-of-the-release-team"), "{whole}");
+    }
+}
+
+#[test]
 fn text_from_a_run_is_escaped_for_the_terminal_and_the_picture() {
     let redis = Redis::start();
     let label = "a\u{1b}]0;owned\u{7}<script>&\"";
