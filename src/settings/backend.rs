@@ -155,13 +155,17 @@ impl Backend {
         let quarantine =
             if count > 1 && !quarantine.is_zero() { quarantine.max(usual_lease) } else { quarantine };
         if let Some(ttl) = ttl.filter(|ttl| count == 1 && !quarantine.is_zero() && *ttl > quarantine) {
-            let rule = format!(
-                "be at most --quarantine ({}), not {}: a server that lost its data would grant the lock \
-                 again too early. Give all clients a longer --quarantine",
-                format(quarantine),
-                format(ttl)
-            );
-            return Err(sources.must("ttl", &rule));
+            let why = "a server that lost its data would grant the lock again too early. Give all clients \
+                       a longer --quarantine";
+            let (ttl, quarantine) = (format(ttl), format(quarantine));
+            return Err(match lease.ttl {
+                Some(_) => {
+                    sources.must("ttl", &format!("be at most --quarantine ({quarantine}), not {ttl}: {why}"))
+                }
+                None => {
+                    sources.must("quarantine", &format!("be at least --ttl ({ttl}), not {quarantine}: {why}"))
+                }
+            });
         }
         let lag = if may_fail_over && !quarantine.is_zero() { FAILOVER_LAG } else { Duration::ZERO };
         let node_timeout = node_timeout(args, sources, ttl, count)?;
@@ -269,8 +273,11 @@ fn parse_ttl(
     match text {
         Some("none") if may_forget => Err(sources.bad(
             "ttl",
-            "--ttl none is not possible with several servers, Sentinel, Cluster or --quarantine: a server that lost its \
-             data could never vote again",
+            format!(
+                "{} none is not possible with several servers, Sentinel, Cluster or --quarantine: a server that lost \
+                 its data could never vote again",
+                sources.name("ttl")
+            ),
         )),
         Some("none") => Ok(None),
         text => {
