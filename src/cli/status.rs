@@ -101,13 +101,25 @@ pub(super) const JSON: Section = Section {
             ),
             (
                 "holders",
-                "host, pid, user, label, command, job_url, token, fence, slot, since, held_ms, expires_ms; keeper, the \
-                 pid of the process that keeps it for another one; ended is true if only its --min-hold keeps the lock; \
-                 broken_by, the client that asked it to release the lock",
+                "host, pid, user, label, command, job_url, version and protocol of its redlock, token, fence, slot, \
+                 since, held_ms, expires_ms; keeper, the pid of the process that keeps it for another one; renewed is \
+                 false if nothing renews its lease; ended is true if only its --min-hold keeps the lock; broken_by, \
+                 the client that asked it to release the lock",
             ),
             (
                 "waiters",
-                "host, pid, user, label, command, job_url, mode (exclusive, shared, slots), position from 1, waited_ms",
+                "host, pid, user, label, command, job_url, version, protocol, mode (exclusive, shared, slots), position \
+                 from 1, waited_ms",
+            ),
+            (
+                "usual",
+                "how long runs hold the lock: p50_ms, p95_ms, runs, the number of runs that were counted (redlock list \
+                 has it for locks on this host only)",
+            ),
+            (
+                "done",
+                "the last run with --once that succeeded: host, pid, user, label, command, job_url; at, when it ended; \
+                 ago_ms",
             ),
             (
                 "servers",

@@ -3,6 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use super::{look, status};
 use crate::support::{Redis, Run, hold, holder, queued, wait_until};
@@ -51,6 +52,41 @@ fn every_state_has_its_name() {
     assert!(text("m").starts_with("m: kept by --min-hold, free again in "));
     assert!(text("f").starts_with("f: held by another program, expires in "));
     assert!(!text("f").contains("another-program"), "a foreign value may be a secret");
+}
+
+/// The names of all fields, at any depth.
+fn field_names(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(name, value)| [vec![name.clone()], field_names(value)].concat())
+            .collect(),
+        Value::Array(items) => items.iter().flat_map(field_names).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn the_help_describes_every_field_of_the_json() {
+    let redis = Redis::start();
+    let run = || Run::key(&redis, "k").args(&["--label", "nightly"]);
+    (0..5).for_each(|_| drop(run().args(&["--once", "1ms"]).cmd(&["true"]).done().expect_code(0)));
+    let acquire = ["--key", "k", "--ttl", "60s", "--label", "nightly"];
+    look("acquire", &redis.url(), &acquire).done().expect_code(0);
+    let _waiter = run().arg("-s").cmd(&["true"]).spawn();
+    queued(&redis, "k", 1);
+    let names = field_names(&status(&redis.url(), "k"));
+    for name in ["usual", "done", "renewed", "version", "position", "servers"] {
+        assert!(names.iter().any(|found| found == name), "{name}: {names:?}");
+    }
+    for command in ["status", "list"] {
+        let help = Run::bare().args(&[command, "--help"]).done().expect_code(0).stdout;
+        let (_, json) = help.split_once("\nJSON:").expect("the section");
+        let (json, _) = json.split_once("\nExit status:").expect("the next one");
+        let words: Vec<&str> = json.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        let missing: Vec<&String> = names.iter().filter(|name| !words.contains(&name.as_str())).collect();
+        assert!(missing.is_empty(), "{missing:?}: {json}");
+    }
 }
 
 #[test]
