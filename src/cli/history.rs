@@ -37,7 +37,7 @@ pub(crate) struct HistoryArgs {
     ///
     /// Taken literally, whatever characters it has.
     #[arg(id = "key", short, long, value_name = "KEY", hide_long_help = ONCE)]
-    pub key: Option<OsString>,
+    pub keys: Vec<OsString>,
 
     /// Only runs that failed
     ///

@@ -28,7 +28,7 @@ pub(crate) struct KeyArgs {
 
     /// Name of the lock, as an option
     #[arg(id = "key", short, long, value_name = "KEY", hide_long_help = ONCE)]
-    pub option: Option<OsString>,
+    pub options: Vec<OsString>,
 }
 
 // Where locks are, and how to log in there.

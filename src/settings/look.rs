@@ -171,15 +171,15 @@ pub(crate) enum Form {
 
 impl HistorySettings {
     pub(crate) fn resolve(args: HistoryArgs, sources: Sources<'_>) -> Result<Self, Failure> {
-        let HistoryArgs { pattern, key, failed, since, limit, svg, look } = args;
+        let HistoryArgs { pattern, keys, failed, since, limit, svg, look } = args;
         let has_pattern_characters =
             |text: &OsString| text.as_encoded_bytes().iter().any(|byte| b"*?[\\".contains(byte));
-        let scope = match (pattern, key) {
-            (None, None) => HistoryScope::Matching(None),
-            (Some(pattern), None) if has_pattern_characters(&pattern) => {
+        let scope = match pattern {
+            None if keys.is_empty() => HistoryScope::Matching(None),
+            Some(pattern) if keys.is_empty() && has_pattern_characters(&pattern) => {
                 HistoryScope::Matching(Some(pattern.into_vec()))
             }
-            (argument, option) => HistoryScope::One(one_key(KeyArgs { argument, option })?),
+            argument => HistoryScope::One(one_key(KeyArgs { argument, options: keys })?),
         };
         if svg.is_some() && matches!(scope, HistoryScope::Matching(_)) {
             return Err(usage("--svg requires one KEY"));

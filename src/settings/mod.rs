@@ -123,12 +123,11 @@ impl OnLost {
 
 /// The key as an argument, or as an option.
 fn one_key(args: KeyArgs) -> Result<Vec<u8>, Failure> {
-    let key = match (args.argument, args.option) {
-        (Some(argument), Some(option)) if argument != option => {
-            return Err(usage("give one key: as an argument, or with --key"));
-        }
-        (argument, option) => argument.or(option).ok_or_else(|| usage("--key KEY is required"))?,
-    };
+    let mut given = args.argument.into_iter().chain(args.options);
+    let key = given.next().ok_or_else(|| usage("--key KEY is required"))?;
+    if given.any(|other| other != key) {
+        return Err(usage("give one key: as an argument, or with --key"));
+    }
     Ok(validate_keys(vec![key], &[])?.remove(0))
 }
 
