@@ -192,9 +192,10 @@ pub(super) fn acquire(
             Exit::Code(0)
         }
         Error::Nested => {
-            let usable = OuterRuns::attach(&join(request.ancestors.clone(), kept_for_ancestors()));
+            let outer = join(request.ancestors.clone(), kept_for_ancestors());
+            let usable = OuterRuns::attach(&outer);
             let (_, grant) = usable.lock_for(lock, request, &mut WaitObserver::new(signals, report));
-            return Err(Err(nested(matches!(grant, Ok(Some(_))), settings)));
+            return Err(Err(nested(&outer, matches!(grant, Ok(Some(_))), settings)));
         }
         Error::Backend(error) => match (error.fault(), settings.on_unavailable) {
             (Fault::Unavailable, OnUnavailable::Run) => {
@@ -213,15 +214,18 @@ pub(super) fn acquire(
     Err(Ok(exit))
 }
 
-/// An outer run holds the lock. `is_usable`: `redlock run --reentrant` would run under it.
-fn nested(is_usable: bool, settings: &LockSettings) -> Failure {
+/// Outer runs hold these locks. `is_usable`: `redlock run --reentrant` would run under them.
+fn nested(outer: &[AncestorLock], is_usable: bool, settings: &LockSettings) -> Failure {
     let hint = if is_usable {
         "redlock run --reentrant runs a command under its lock"
     } else {
         "it must hold all of the keys, exclusively or in the same mode, for redlock run --reentrant to \
          run under its lock"
     };
-    let keys = quoted(&settings.keys);
+    let is_held = |key: &&Vec<u8>| outer.iter().any(|lock| lock.keys.contains(key));
+    let held: Vec<&Vec<u8>> = settings.keys.iter().filter(is_held).collect();
+    // A very long key is not passed to inner runs.
+    let keys = if held.is_empty() { quoted(&settings.keys) } else { quoted(&held) };
     let message = format!("an outer run already holds {keys}, and waiting for it would deadlock: {hint}");
     Failure::new(exit::USAGE, message)
 }

@@ -11,6 +11,7 @@ on_backends!(one_server, three_servers, this_host:
     a_preferring_reader_inside_a_reader_overtakes_a_waiting_writer,
     a_writer_inside_a_reader_is_detected_among_other_readers,
     a_single_common_key_of_several_is_enough,
+    only_the_keys_that_the_outer_run_holds_are_named,
     a_run_that_would_wait_for_its_ancestor_does_not_wait_for_others_first,
 );
 
@@ -95,6 +96,18 @@ fn a_single_common_key_of_several_is_enough(backend: &Backend) {
     let readers = |keys: &[&str]| backend.run_on(keys).arg("--shared");
     assert_eq!(nested(readers(&["a", "b"]), readers(&["b", "c"])), "ran\ninner=0\n");
     backend.all_free(&["a", "b", "c", "d"]);
+}
+
+fn only_the_keys_that_the_outer_run_holds_are_named(backend: &Backend) {
+    for option in [&["--reentrant"][..], &[]] {
+        let inner = backend.run_on(&["b", "c"]).args(option).cmd(&["true"]).shell_line();
+        let done = backend.run_on(&["a", "b"]).sh(&format!("{inner}; true")).done().expect_code(0);
+        assert!(done.stderr.contains("an outer run already holds \"b\", and "), "{done:?}");
+    }
+    let inner = backend.run_on(&["b", "c"]).cmd(&["true"]).shell_line();
+    let keeper = backend.run_on(&["c"]).sh(&format!("{inner}; true")).shell_line();
+    let done = backend.run_on(&["b"]).sh(&keeper).done().expect_code(0);
+    assert!(done.stderr.contains("an outer run already holds \"b\", \"c\", and "), "{done:?}");
 }
 
 fn a_run_that_would_wait_for_its_ancestor_does_not_wait_for_others_first(backend: &Backend) {
