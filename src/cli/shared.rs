@@ -366,7 +366,7 @@ pub(crate) struct OutputArgs {
     /// Finished runs to keep for "redlock history"
     ///
     /// The number is approximate; 0 records nothing about this run. On this host the last 256 are
-    /// kept, or none. [default: 200]
+    /// kept, or none, and a label of more than about 200 bytes is left out. [default: 200]
     #[arg(long, value_name = "N", allow_negative_numbers = true, hide_short_help = true)]
     pub history: Option<String>,
 

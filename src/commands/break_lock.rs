@@ -177,9 +177,12 @@ fn is_on_terminal() -> bool {
 
 /// Read from the terminal itself: stdin may be something else.
 fn is_answered_yes() -> bool {
-    let Ok(terminal) = File::open("/dev/tty") else { return false };
     let mut answer = String::new();
-    let read = BufReader::new(terminal).read_line(&mut answer);
+    let read = File::open("/dev/tty").and_then(|terminal| BufReader::new(terminal).read_line(&mut answer));
+    // ^D does not end the line of the question.
+    if !answer.ends_with('\n') {
+        report::print_text("\n");
+    }
     read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
 }
 

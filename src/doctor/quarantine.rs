@@ -63,7 +63,9 @@ pub(super) fn quarantine(
         (Ok(None), _) => {
             let after = format_seconds(first_quarantine(timing));
             let finding = check.warning(
-                format!("has not been used together with other servers: it starts voting {after} after the first run"),
+                format!(
+                    "not used together with other servers yet: starts voting {after} after the first run"
+                ),
                 "it may have been emptied, and have forgotten locks",
                 &format!(
                     "start one run that is allowed to wait: redlock run --key {} -- true",

@@ -243,7 +243,8 @@ impl Report {
         let outcome = Outcome::Done { by: Box::new(done.by.clone()) };
         events(|events| events.not_acquired(outcome, None));
         let (key, ago, by) = (self.lock(), format(done.ago), holder(&done.by));
-        self.info(&format!("{key} was done {ago} ago by {by}; not run again (--once {})", format(once)));
+        let was = if self.keys.len() == 1 { "was" } else { "were" };
+        self.info(&format!("{key} {was} done {ago} ago by {by}; not run again (--once {})", format(once)));
     }
 
     /// The holder was asked to make way for this run.

@@ -39,6 +39,8 @@ fn no_on_a_terminal_breaks_nothing() {
         assert!(terminal.screen().contains("Its command will be stopped"), "{}", terminal.screen());
         terminal.type_in(answer);
         let done = terminal.wait().expect_code(75);
+        let lines: Vec<&str> = done.stdout.lines().collect();
+        assert!(lines.iter().any(|line| line.starts_with("redlock: ")), "a line of its own: {done:?}");
         assert!(done.stdout.contains("was not broken"), "{done:?}");
     }
     let terminal = Pty::run(break_on(&redis));

@@ -53,7 +53,7 @@ fn every_master_of_a_cluster_is_examined() {
         "{found:#}"
     );
     let unused = results(&found, "quarantine");
-    assert!(unused.iter().all(|message| message.starts_with("warning has not been used")), "{found:#}");
+    assert!(unused.iter().all(|message| message.starts_with("warning not used together with")), "{found:#}");
     assert_eq!(
         (&found["quorum"]["servers"], &found["quorum"]["can_vote"]),
         (&1.into(), &0.into()),

@@ -154,7 +154,7 @@ fn a_quarantine_is_reported_with_its_remaining_time_and_not_started() {
     let found = diagnosis(doctor(&urls), 0);
     let fresh = results(&found, "quarantine");
     assert!(
-        fresh.iter().all(|message| message.contains("it starts voting 31s after the first run")),
+        fresh.iter().all(|message| message.contains("starts voting 31s after the first run")),
         "{fresh:?}"
     );
     assert!(nodes.iter().all(|redis| all_keys(redis).is_empty()), "not even a marker is left");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::blocks::{block_of, blocks_in, path};
+use super::blocks::{block_of, blocks_in, path, read};
 use super::sandbox::{Sandbox, quiet_success};
 use crate::support::{Redis, Run, hold, processes};
 
@@ -84,6 +84,31 @@ fn the_check_for_a_monitoring_system_works() {
     let _job = hold(Run::key(&sandbox.redis, "deploy"));
     assert_eq!(sandbox.shell(&format!("{line} || [ $? = 4 ]"), &[]), "", "nothing is wrong");
     assert_eq!(sandbox.shell(&line.replace("36e5", "0"), &[]).trim(), "\"deploy\"");
+}
+
+#[test]
+fn the_hours_waited_are_zero_without_runs() {
+    if !processes::is_installed("jq") {
+        skip!("there is no jq");
+    }
+    let sandbox = Sandbox::new();
+    let document = read(OPERATIONS);
+    let line = document.lines().find(|line| line.contains("# hours waited")).expect("the line");
+    assert_eq!(sandbox.shell(line, &[]), "0\n");
+    Run::key(&sandbox.redis, "deploy").cmd(&["true"]).done().expect_code(0);
+    assert_ne!(sandbox.shell(line, &[]), "");
+}
+
+#[test]
+fn the_second_run_of_a_migration_prints_the_documented_line() {
+    let sandbox = Sandbox::new();
+    let document = read(OPERATIONS);
+    let line = document.lines().find(|line| line.contains("\"migrate-42\" was done")).expect("the line");
+    let run = || Run::key(&sandbox.redis, "migrate-42").args(&["--once", "1d"]).cmd(&["true"]).done();
+    run().expect_code(0);
+    let printed = run().expect_code(0).stderr;
+    let end = |line: &str| line.rsplit(';').next().map(|end| end.trim().to_owned());
+    assert_eq!(end(&printed), end(line));
 }
 
 #[test]
