@@ -106,7 +106,7 @@ pub(crate) struct RedisLock {
     stamp: Option<Stamp>,
     /// The server whose queue we are in.
     gate: usize,
-    /// The gate of the clients that outvoted us.
+    /// The gate of the clients that outvoted us, or which can name another slot.
     follow: Option<usize>,
     /// The lowest slot to ask the gate for, of each key: those below were refused by other servers.
     lowest_slots: Vec<u32>,
@@ -215,7 +215,9 @@ impl RedisLock {
                     return Err(Error::Held(blocked));
                 }
                 Attempt::AnotherSlot(_) => {
+                    // Of the gate that named the first one: an earlier server may be silent.
                     (progress.had_reply, self.leaves_votes) = (true, true);
+                    self.follow = Some(self.gate);
                     continue;
                 }
                 Attempt::Queued(blocked) => self.after_queueing(blocked, progress, observer)?,
