@@ -23,6 +23,7 @@ pub(super) struct Process {
     /// Its name is that of a keeper.
     pub is_keeper: bool,
     state: u8,
+    threads: u64,
     /// When it was started, which tells it from a later process with the same ID.
     started: u64,
 }
@@ -48,13 +49,16 @@ impl Process {
             is_guardian: name == NAME.to_bytes(),
             is_keeper: name == detach::NAME.to_bytes(),
             state,
-            // Field 22 of the line; the last one read was field 5.
-            started: fields.nth(22 - 6)?.parse().ok()?,
+            // Fields 20 and 22 of the line; the last one read was field 5.
+            threads: fields.nth(20 - 6)?.parse().ok()?,
+            started: fields.nth(22 - 21)?.parse().ok()?,
         })
     }
 
+    /// If the main thread has exited (`pthread_exit`), the kernel shows a zombie while the other
+    /// threads run.
     pub(super) fn is_dead(&self) -> bool {
-        matches!(self.state, b'Z' | b'X')
+        matches!(self.state, b'Z' | b'X') && self.threads < 2
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -167,6 +171,16 @@ mod tests {
         );
         assert_eq!((process.state, process.started), (b'S', 12345));
         assert!(!process.is_guardian);
+    }
+
+    #[test]
+    fn a_zombie_with_other_threads_is_not_dead() {
+        let with_threads = |threads| {
+            let stat = format!("42 (a) Z 7 8 9 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 {threads} 0 12345 99");
+            Process::parse(stat.as_bytes()).unwrap()
+        };
+        assert!(with_threads(0).is_dead() && with_threads(1).is_dead());
+        assert!(!with_threads(2).is_dead());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Which processes redlock stops, which it leaves alone, and what that costs.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::Signal::{SIGKILL, SIGTERM};
@@ -69,6 +70,44 @@ fn earlier_children_and_their_orphans_outlive_a_lost_lock_and_a_forced_stop() {
     assert_eq!(job.wait().code, Some(79));
     assert!(!alive(main) && unrelated.iter().all(|pid| alive(*pid)));
     unrelated.iter().for_each(|pid| send(*pid, SIGKILL));
+}
+
+/// A process whose main thread exits while another one runs.
+const WITHOUT_MAIN_THREAD: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static void *run(void *nothing) { sleep(90); return nothing; }
+int main(void) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, NULL) != 0) return 1;
+    printf("other %d\n", (int)getpid());
+    fflush(stdout);
+    pthread_exit(NULL);
+}
+"#;
+
+fn compile(source: &str, directory: &Path) -> PathBuf {
+    let (code, program) = (directory.join("program.c"), directory.join("program"));
+    fs::write(&code, source).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-pthread", "-o"]).arg(&program).arg(&code);
+    assert!(compiler.status().is_ok_and(|status| status.success()), "cc is what Rust links with");
+    program
+}
+
+#[test]
+fn a_process_whose_main_thread_has_exited_is_stopped_with_the_tree() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(WITHOUT_MAIN_THREAD, directory.path());
+    let run = Run::key(&redis, "k").args(&["--ttl", "5s", "--node-timeout", "1s"]);
+    let job = run.env("PROGRAM", &program).sh("setsid \"$PROGRAM\" & wait").spawn();
+    let other = pid_in(&job.wait_for_line("other"));
+    wait_until("its main thread has exited", || process_state(other) == Some('Z'));
+    redis.cmd(&["DEL", "lock:k"]);
+    assert_eq!(job.wait().code, Some(79));
+    assert_eq!(process_state(other), None, "it has exited, and was reaped");
 }
 
 /// Logs the path of every entry of /proc that is opened.
