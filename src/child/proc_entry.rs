@@ -61,6 +61,11 @@ impl Process {
         matches!(self.state, b'Z' | b'X') && self.threads < 2
     }
 
+    /// Another redlock's guardian or keeper, which ends by itself.
+    pub(super) fn is_helper(&self) -> bool {
+        self.is_guardian || self.is_keeper
+    }
+
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.state, b'T' | b't')
     }

@@ -33,8 +33,9 @@ const MOST_UNSEEN: u32 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Everything,
-    /// Without the guardians of other runs and everything below them, which they stop themselves.
-    UpToGuardians,
+    /// Without the guardians of other runs and everything below them, which they stop themselves, and
+    /// without keepers, which keep their locks until the processes that they watch have exited.
+    WithoutHelpers,
 }
 
 /// Whether /proc shows this process's PID namespace.
@@ -207,7 +208,7 @@ impl ProcessTree {
 
 impl Scope {
     fn includes(self, process: &Process) -> bool {
-        self == Self::Everything || !process.is_guardian
+        self == Self::Everything || !process.is_helper()
     }
 }
 
@@ -278,10 +279,10 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_raw(child.id() as i32);
         let is_found = || {
-            let searched = tree.walk_with(Scope::UpToGuardians, |parent| {
+            let searched = tree.walk_with(Scope::WithoutHelpers, |parent| {
                 all_processes().into_iter().filter(|process| process.parent == parent).collect()
             });
-            [tree.walk(Scope::UpToGuardians), searched]
+            [tree.walk(Scope::WithoutHelpers), searched]
                 .map(|found| found.iter().any(|process| process.pid == pid))
         };
         assert_eq!(is_found(), [true, true]);

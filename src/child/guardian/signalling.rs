@@ -85,7 +85,7 @@ impl Guardian<'_> {
     #[allow(clippy::wildcard_enum_match_arm, reason = "an enum of another crate")]
     pub(super) fn forward(&mut self, signal: Signal) {
         match signal {
-            // For the command alone: the signal would kill helpers that do not handle it.
+            // For the command alone: the signal would kill processes that do not handle it.
             Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGWINCH => {
                 if let Some(command) = self.living_command() {
                     let _ = kill(command, signal);
@@ -97,7 +97,7 @@ impl Guardian<'_> {
 
     /// The command or its group is signalled first, which works even without /proc.
     fn signal_tree(&mut self, signal: Signal) {
-        let scope = if signal == Signal::SIGKILL { Scope::Everything } else { Scope::UpToGuardians };
+        let scope = if signal == Signal::SIGKILL { Scope::Everything } else { Scope::WithoutHelpers };
         // Listed before the first signal, so that processes started by handlers to clean up are
         // spared.
         let processes = self.tree.processes(scope);

@@ -1,6 +1,6 @@
 //! Which process is watched, and that no other process is mistaken for it.
 
-use nix::sys::signal::Signal::SIGKILL;
+use nix::sys::signal::Signal::{SIGKILL, SIGTERM};
 use nix::unistd::geteuid;
 
 use super::{Watched, acquire, keeper, token, wait_until_free, wait_until_no_keeper};
@@ -15,6 +15,7 @@ on_backends!(one_server, three_servers, this_host:
     the_calling_shell_is_watched_until_the_script_exits,
     the_script_is_watched_even_in_a_command_substitution,
     a_killed_script_frees_the_lock,
+    a_forwarded_signal_leaves_the_lock_to_a_script_that_cleans_up,
 );
 
 fn watching(backend: &Backend, pid: i32) -> Run {
@@ -124,6 +125,25 @@ fn a_killed_script_frees_the_lock(backend: &Backend) {
     job.signal(SIGKILL);
     job.wait();
     wait_until_free(backend);
+    wait_until_no_keeper(backend);
+}
+
+fn a_forwarded_signal_leaves_the_lock_to_a_script_that_cleans_up(backend: &Backend) {
+    let acquire = acquire(backend).arg("--for-shell").shell_line();
+    let script = format!(
+        "trap 'echo cleaning; sleep 1; echo cleaned >> order; exit 0' TERM
+        {acquire} >/dev/null; echo ready; sleep 60 & wait"
+    );
+    let outer = backend.run_on(&["outer"]).sh(&script);
+    let outer = backend.variables().into_iter().fold(outer, |run, (name, value)| run.env(name, value));
+    let job = outer.spawn();
+    job.wait_for_line("ready");
+    let next = backend.noting_waiter(backend.run(), "next", 1);
+    job.signal(SIGTERM);
+    job.wait_for_line("cleaning");
+    next.wait().expect_code(0);
+    assert_eq!(backend.order(), ["cleaned", "next"]);
+    job.wait().expect_code(0);
     wait_until_no_keeper(backend);
 }
 
