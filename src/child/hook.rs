@@ -265,7 +265,7 @@ impl<'a> Runner<'a> {
             }
         }
         if running.until.has_passed() {
-            ProcessTree::new(ProcView::check()).kill(|_, _| {});
+            ProcessTree::new(ProcView::check()).kill(Some(BootTime::now()), |_, _| {});
             self.running = None;
             failure = Some("it was killed after 10s".into());
         }

@@ -224,9 +224,13 @@ impl Supervisor {
     }
 
     /// The guardian is gone: kill the command's tree in its place. Returns when none of it is left.
-    /// `forbidden` is called, perhaps again, with the processes that cannot be killed, and their users.
-    pub(crate) fn kill_what_is_left(&self, mut forbidden: impl FnMut(Pid, Option<u32>)) {
-        while let Killed::AllButForbidden(left) = self.tree.kill(|pid, _| note_reaped(pid)) {
+    /// The guardians of inner runs and keepers are not spared beyond `spared_until`. `forbidden` is called, perhaps again, with the processes that cannot be killed, and their users.
+    pub(crate) fn kill_what_is_left(
+        &self,
+        spared_until: Option<BootTime>,
+        mut forbidden: impl FnMut(Pid, Option<u32>),
+    ) {
+        while let Killed::AllButForbidden(left) = self.tree.kill(spared_until, |pid, _| note_reaped(pid)) {
             for process in left {
                 forbidden(process.pid, user_of(process.pid));
             }

@@ -20,11 +20,16 @@ use nix::unistd::{Pid, getpid};
 use super::messages::Environment;
 use super::pidfd::PidFd;
 use super::proc_entry::{Process, all_processes, carries, children, lists_children};
+use crate::clock::BootTime;
 use crate::exit::Exit;
 
 /// The first and the longest pause between two rounds of SIGKILL, which catch processes forked
 /// meanwhile.
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// How long helpers may take to release their locks before they are killed as well. A release on a
+/// server takes several round trips.
+const SPARED: Duration = Duration::from_millis(500);
 
 /// If there are children, but none was seen in this many rounds, /proc hides them (hidepid).
 const MOST_UNSEEN: u32 = 6;
@@ -168,15 +173,22 @@ impl ProcessTree {
         })
     }
 
-    /// SIGKILL the whole tree, until none of it is left that can be killed. `ended` is called for each
-    /// child that was reaped.
-    pub(super) fn kill(&self, mut ended: impl FnMut(Pid, Exit)) -> Killed {
+    /// SIGKILL the whole tree, until none of it is left that can be killed. Helpers and everything
+    /// below them get [`SPARED`], but not beyond `spared_until`: a killed helper releases no lock.
+    /// `ended` is called for each child that was reaped.
+    pub(super) fn kill(&self, spared_until: Option<BootTime>, mut ended: impl FnMut(Pid, Exit)) -> Killed {
+        let latest = BootTime::now() + SPARED;
+        let spared_until = spared_until.map_or(latest, |moment| moment.min(latest));
         // Only visible processes can be killed, and only the command's are waited for.
         let ends_when_unseen = self.strangers.is_some() || self.view == ProcView::Unusable;
         let (mut pause, longest) = ROUND;
         let (mut rounds_unseen, mut rounds_stuck) = (0, 0);
         loop {
-            let processes = self.walk(Scope::Everything);
+            let mut processes = self.walk(Scope::Everything);
+            let are_spared = !spared_until.has_passed() && processes.iter().any(Process::is_helper);
+            if are_spared {
+                processes = self.walk(Scope::WithoutHelpers);
+            }
             for process in &processes {
                 process.signal(Signal::SIGKILL);
             }
@@ -187,6 +199,11 @@ impl ProcessTree {
                     Reaped::NothingNew => break,
                     Reaped::NoChildren => return Killed::All,
                 }
+            }
+            if are_spared {
+                sleep(pause.min(spared_until.remaining()));
+                pause = (pause * 2).min(longest);
+                continue;
             }
             let is_stuck = !processes.is_empty() && processes.iter().all(|process| is_forbidden(process.pid));
             rounds_stuck = if is_stuck { rounds_stuck + 1 } else { 0 };

@@ -56,11 +56,11 @@ impl Guardian<'_> {
         }
     }
 
-    /// SIGKILL the whole tree; returns when none of it is left that can be killed.
+    /// SIGKILL the whole tree, helpers last; returns when none of it is left that can be killed.
     pub(super) fn kill(&mut self) -> Killed {
         self.state = GuardianState::Stopping { kill_at: None };
         self.signal_tree(Signal::SIGKILL);
-        let killed = self.tree.kill(|pid, exit| {
+        let killed = self.tree.kill(self.spared_until(), |pid, exit| {
             if let Some(command) = self.command.as_mut().filter(|command| command.pid == pid) {
                 command.exit = Some(exit);
             }
@@ -69,6 +69,11 @@ impl Guardian<'_> {
             self.report_forbidden(left);
         }
         killed
+    }
+
+    /// Most of the margin is left for the helpers that must be killed.
+    fn spared_until(&self) -> Option<BootTime> {
+        self.limits.deadline.map(|deadline| deadline.minus(self.config.stop.margin * 3 / 4))
     }
 
     /// Report each process of another user once.
@@ -97,10 +102,9 @@ impl Guardian<'_> {
 
     /// The command or its group is signalled first, which works even without /proc.
     fn signal_tree(&mut self, signal: Signal) {
-        let scope = if signal == Signal::SIGKILL { Scope::Everything } else { Scope::WithoutHelpers };
         // Listed before the first signal, so that processes started by handlers to clean up are
         // spared.
-        let processes = self.tree.processes(scope);
+        let processes = self.tree.processes(Scope::WithoutHelpers);
         let command = self.living_command();
         let group = command.filter(|_| self.config.group == ProcessGroup::Own);
         let _ = match (group, command) {

@@ -209,7 +209,12 @@ impl Subject for RunningCommand<'_> {
                 Some(self.not_started(Err(failure)))
             }
             GuardianEvent::Vanished => {
-                self.supervisor.kill_what_is_left(|pid, user| self.forbidden(pid, user, hold.report));
+                let spared_until = match self.state {
+                    CommandState::Held | CommandState::TimeUp => self.guardian_deadline(),
+                    CommandState::Lost { .. } => Some(BootTime::now()),
+                };
+                let forbidden = |pid, user| self.forbidden(pid, user, hold.report);
+                self.supervisor.kill_what_is_left(spared_until, forbidden);
                 let message = "the guardian process was killed; the command was stopped";
                 let failure = || Failure::new(exit::INTERNAL, message);
                 let result = self.exit_code().map(Exit::Code).ok_or_else(failure);

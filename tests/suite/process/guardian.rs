@@ -10,7 +10,9 @@ use nix::unistd::Pid;
 use crate::support::processes::{
     self, Frozen, guardian_of, pid_in, send, status_field, wait_until_a_signal_counts_again,
 };
-use crate::support::{Job, Proxy, Pty, REPORT_SURVIVORS, Redis, Run, alive, process_state, wait_until};
+use crate::support::{
+    Job, Proxy, Pty, REPORT_SURVIVORS, Redis, Run, alive, executable, process_state, wait_until,
+};
 
 /// A command with a child, a child in a session of its own, and an orphan in another session.
 const TREE: &str = "sh -c 'echo near $$; exec sleep 60' &
@@ -209,6 +211,50 @@ fn a_forced_stop_releases_only_after_the_whole_tree_is_gone() {
         assert_eq!(next.wait().stdout, "looked\n", "round {round}");
         job.wait();
     }
+}
+
+#[test]
+fn the_locks_of_inner_runs_and_keepers_are_released_when_the_tree_is_killed() {
+    let redis = Redis::start();
+    let keeper = Run::bare().args(&["acquire", "--redis", &redis.url(), "--key", "kept"]);
+    let keeper = keeper.args(&["--ttl", "120s", "--for-shell"]).shell_line();
+    let inner = Run::key(&redis, "inner").args(&["--ttl", "120s"]);
+    let inner = inner.sh("trap '' TERM; echo main $$; while :; do sleep 0.1; done").shell_line();
+    let script = format!("trap 'echo first' TERM; {keeper} >/dev/null; {inner} & while :; do wait; done");
+    for way in ["killed redlock", "forced stop", "killed guardian"] {
+        let job = Run::key(&redis, "k").args(&["--ttl", "120s"]).sh(&script).spawn();
+        let main = pid_in(&job.wait_for_line("main"));
+        assert!(["k", "kept", "inner"].iter().all(|key| redis.held(key)));
+        match way {
+            "killed redlock" => job.signal(SIGKILL),
+            "killed guardian" => send(guardian_of(job.pid()), SIGKILL),
+            _ => {
+                job.signal(SIGTERM);
+                job.wait_for_line("first");
+                wait_until_a_signal_counts_again();
+                job.signal(SIGTERM);
+            }
+        }
+        wait_until(way, || !["k", "kept", "inner"].iter().any(|key| redis.held(key)));
+        assert!(!alive(main));
+        job.wait();
+    }
+}
+
+#[test]
+fn a_process_with_the_name_of_a_keeper_does_not_outlive_the_lease() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(&redis);
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("redlock-keeper");
+    executable(&program, "#!/bin/sh\ntrap '' TERM\necho near $$\nwhile :; do sleep 0.1; done\n");
+    let run = Run::at(&proxy.url(), "k").args(&["--ttl", "5s", "--node-timeout", "1s"]);
+    let job = run.env("PROGRAM", &program).sh("\"$PROGRAM\" & echo main $$; wait").spawn();
+    let tree = ["near", "main"].map(|who| pid_in(&job.wait_for_line(who)));
+    assert_eq!(status_field(tree[0], "Name"), "redlock-keeper");
+    proxy.pause();
+    assert_gone_when_the_lease_ends(&redis, &tree);
+    assert_eq!(job.wait().code, Some(79));
 }
 
 /// Stops and continues the command faster than its parent is notified, long enough to fill a pipe.
