@@ -29,6 +29,7 @@ use super::detach::{close_all_but, restore_default_signals};
 use super::host::nowhere;
 use super::process_tree::{ProcView, ProcessTree, Reaped, reap};
 use super::signal_state::set_default;
+use super::signals::ENDING;
 use crate::clock::BootTime;
 use crate::exit::Exit;
 use crate::moment::printable;
@@ -39,7 +40,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Events that wait for a hook. Of more the oldest are dropped: the last one counts most.
 const QUEUE: usize = 100;
 /// The process name in `ps`.
-const NAME: &std::ffi::CStr = c"redlock-hook";
+pub(super) const NAME: &std::ffi::CStr = c"redlock-hook";
 
 /// redlock's end of the channel.
 #[derive(Debug)]
@@ -128,6 +129,9 @@ impl<'a> Runner<'a> {
     fn new(channel: Channel, command: &'a str) -> io::Result<Self> {
         let mask = SigSet::from(Signal::SIGCHLD);
         mask.thread_block()?;
+        // Signals for all processes of a job, or for all with redlock's arguments, must not prevent the
+        // last hook. Hooks start with no signal blocked.
+        ENDING.into_iter().collect::<SigSet>().thread_block()?;
         let children = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         Ok(Self {
             channel,

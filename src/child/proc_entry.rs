@@ -11,6 +11,7 @@ use nix::unistd::{Pid, geteuid, getpid};
 
 use super::detach;
 use super::guardian::NAME;
+use super::hook;
 use super::messages::Environment;
 
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +23,8 @@ pub(super) struct Process {
     pub is_guardian: bool,
     /// Its name is that of a keeper.
     pub is_keeper: bool,
+    /// Its name is that of a hook runner.
+    is_hook_runner: bool,
     state: u8,
     threads: u64,
     /// When it was started, which tells it from a later process with the same ID.
@@ -48,6 +51,7 @@ impl Process {
             parent,
             is_guardian: name == NAME.to_bytes(),
             is_keeper: name == detach::NAME.to_bytes(),
+            is_hook_runner: name == hook::NAME.to_bytes(),
             state,
             // Fields 20 and 22 of the line; the last one read was field 5.
             threads: fields.nth(20 - 6)?.parse().ok()?,
@@ -61,9 +65,9 @@ impl Process {
         matches!(self.state, b'Z' | b'X') && self.threads < 2
     }
 
-    /// Another redlock's guardian or keeper, which ends by itself.
+    /// Another redlock's guardian, keeper or hook runner, which ends by itself.
     pub(super) fn is_helper(&self) -> bool {
-        self.is_guardian || self.is_keeper
+        self.is_guardian || self.is_keeper || self.is_hook_runner
     }
 
     pub(super) fn is_stopped(&self) -> bool {

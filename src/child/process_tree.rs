@@ -27,8 +27,8 @@ use crate::exit::Exit;
 /// meanwhile.
 const ROUND: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// How long helpers may take to release their locks before they are killed as well. A release on a
-/// server takes several round trips.
+/// How long helpers may take to release their locks and to run their hooks before they are killed as
+/// well. A release on a server takes several round trips.
 const SPARED: Duration = Duration::from_millis(500);
 
 /// If there are children, but none was seen in this many rounds, /proc hides them (hidepid).
@@ -38,8 +38,9 @@ const MOST_UNSEEN: u32 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Everything,
-    /// Without the guardians of other runs and everything below them, which they stop themselves, and
-    /// without keepers, which keep their locks until the processes that they watch have exited.
+    /// Without the guardians of other runs and everything below them, which they stop themselves,
+    /// without keepers, which keep their locks until the processes that they watch have exited, and
+    /// without hook runners and their hooks.
     WithoutHelpers,
 }
 

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::Signal::{SIGKILL, SIGTERM};
+use nix::sys::signal::Signal::{SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
 use serde_json::Value;
 
-use crate::support::processes::guardian_of;
+use crate::support::processes::{guardian_of, mark, marked, send, status_field};
 use crate::support::{
     Job, Redis, Run, alive, assert_takes_less_than, config_file, wait_until, wait_until_within,
 };
@@ -202,6 +202,40 @@ fn a_hook_is_not_part_of_the_command() {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), SIGKILL).unwrap();
     job.wait();
     hooked.wait_for_lines("finished", 2);
+}
+
+#[test]
+fn signals_for_the_whole_job_prevent_no_hook() {
+    let hooked = Hooked::new();
+    let mark = mark();
+    let job = hooked.run("cat >> events").env("TEST_MARK", &mark).sh("echo ready; exec sleep 60").spawn();
+    job.wait_for_line("ready");
+    hooked.wait_for_lines("events", 1);
+    let runner = marked(&mark).into_iter().find(|pid| status_field(*pid, "Name") == "redlock-hook");
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        send(runner.expect("a hook runner"), signal);
+    }
+    job.signal(SIGTERM);
+    assert_eq!(job.wait().signal, Some(SIGTERM as i32));
+    assert_eq!(hooked.wait_for_end().last().unwrap()["signal"], 15);
+}
+
+#[test]
+fn an_outer_run_that_stops_its_command_prevents_no_hook_of_an_inner_run() {
+    let hooked = Hooked::new();
+    let inner = hooked.run("cat >> events").sh("exec sleep 60").shell_line();
+    for stops_tree in [false, true] {
+        let options = if stops_tree { &["--max-hold", "5s"][..] } else { &[] };
+        let outer = Run::key(&hooked.redis, "outer").args(options).sh(&inner).spawn();
+        hooked.wait_for_lines("events", 1);
+        if !stops_tree {
+            outer.signal(SIGTERM);
+        }
+        let done = outer.wait();
+        assert_eq!(done.code, stops_tree.then_some(124), "{done:?}");
+        assert_eq!(names(&hooked.wait_for_end()), ["acquired", "ended"]);
+        fs::remove_file(hooked.path("events")).unwrap();
+    }
 }
 
 #[test]
