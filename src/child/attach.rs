@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, getpid};
 
 use super::proc_entry::is_ancestor;
@@ -127,7 +128,7 @@ impl Attachment {
         let is_the_guardians =
             pipe.metadata().is_ok_and(|about| about.file_type().is_fifo() && about.ino() == inode);
         let is_outer = keeper.is_some() || is_ancestor(guardian);
-        let is_attached = is_the_guardians && is_outer && pipe.try_lock_shared().is_ok();
+        let is_attached = is_the_guardians && is_outer && lock(&pipe);
         is_attached.then(|| Self { pipe: Arc::new(pipe), to_keeper: keeper.is_some() })
     }
 
@@ -147,6 +148,14 @@ impl Attachment {
         // Wakes the guardian. If the pipe is full, it has not read an earlier byte.
         let _ = (&*self.pipe).write(&[0]);
     }
+}
+
+/// False if the point is closed. One that was closed after the pipe was opened can be locked, but it
+/// has no reader.
+fn lock(pipe: &File) -> bool {
+    let has_reader =
+        || poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::empty())], PollTimeout::ZERO) == Ok(0);
+    pipe.try_lock_shared().is_ok() && has_reader()
 }
 
 #[cfg(test)]
@@ -178,7 +187,7 @@ mod tests {
         };
         assert_eq!(open().metadata().unwrap().ino(), inode);
         let runs = [open(), open()].map(|run| Attachment { pipe: Arc::new(run), to_keeper: false });
-        assert!(runs.iter().all(|run| run.pipe.try_lock_shared().is_ok()));
+        assert!(runs.iter().all(|run| lock(&run.pipe)));
         assert!(!point.close() && point.wake_fd().is_some());
         let [first, second] = runs;
         drop(first);
@@ -187,6 +196,9 @@ mod tests {
         second.detach();
         assert!(point.close(), "detached, although a process has the file open");
         drop(inherited);
-        assert!(open().try_lock_shared().is_err());
+        let late = open();
+        assert!(!lock(&late), "the point has locked it");
+        drop(point);
+        assert!(!lock(&late), "nothing reads it");
     }
 }
