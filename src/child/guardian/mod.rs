@@ -185,8 +185,9 @@ impl<'a> Guardian<'a> {
     /// Prepare for a long sleep. A short command must not wait for this.
     fn rest(&mut self) {
         self.is_resting = true;
-        // On failure (a hardened /proc) the guardian looks like a second redlock.
-        let _ = arguments::set_title(format!("redlock: guardian of pid {}", self.redlock_pid).as_bytes());
+        // Without "redlock": a signal from `pkill -f redlock` must not count as one that the command
+        // has received, too. On failure (a hardened /proc) the guardian looks like a second redlock.
+        let _ = arguments::set_title(format!("lock-guardian of pid {}", self.redlock_pid).as_bytes());
     }
 
     /// SIGCHLD only wakes the loop, which then reaps.

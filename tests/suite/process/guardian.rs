@@ -383,17 +383,36 @@ fn a_stopped_redlock_is_continued_when_max_hold_is_over() {
     assert_eq!(job.wait().code, Some(124));
 }
 
+/// A process's arguments, as `ps` and `pkill -f` see them.
+fn arguments(pid: i32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    String::from_utf8(bytes).unwrap().trim_end_matches('\0').replace('\0', " ")
+}
+
+#[test]
+fn a_signal_for_every_process_with_redlock_in_its_arguments_reaches_the_command() {
+    let redis = Redis::start();
+    let job = Run::key(&redis, "k").sh("echo main $$; exec sleep 60").spawn();
+    let main = pid_in(&job.wait_for_line("main"));
+    let guardian = guardian_of(job.pid());
+    wait_until("the guardian has its own name", || !arguments(guardian).contains("--redis"));
+    // Like `pkill -f redlock`, for the processes of this test only.
+    for pid in [job.pid(), guardian, main] {
+        if arguments(pid).contains("redlock") {
+            send(pid, SIGTERM);
+        }
+    }
+    wait_until("the command has exited", || !alive(main));
+    assert_eq!(job.wait().signal, Some(SIGTERM as i32));
+}
+
 #[test]
 fn the_process_list_names_the_guardian() {
     let redis = Redis::start();
     let job = Run::key(&redis, "k").sh("echo ready; exec sleep 60").spawn();
     job.wait_for_line("ready");
     let guardian = guardian_of(job.pid());
-    let arguments = |pid: i32| {
-        let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
-        String::from_utf8(bytes).unwrap().trim_end_matches('\0').replace('\0', " ")
-    };
-    let title = format!("redlock: guardian of pid {}", job.pid());
+    let title = format!("lock-guardian of pid {}", job.pid());
     wait_until("the guardian has its own name", || arguments(guardian) == title);
     assert!(arguments(job.pid()).contains("run --redis"), "redlock shows its own command line");
     assert_eq!(status_field(guardian, "Name"), "lock-guardian");
