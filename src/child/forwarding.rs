@@ -60,7 +60,7 @@ impl Forwarding {
 
     /// The guardian has received this signal.
     pub(super) fn witness(&mut self, signal: Signal, now: BootTime) {
-        self.settled.retain(|&(_, until)| until > now);
+        self.forget_settled(now);
         if take(&mut self.ordered, signal) {
             self.settle(signal, now);
         } else if ![&self.witnessed, &self.settled].iter().any(|list| list.iter().any(|(s, _)| *s == signal))
@@ -70,7 +70,12 @@ impl Forwarding {
     }
 
     fn settle(&mut self, signal: Signal, now: BootTime) {
+        self.forget_settled(now);
         self.settled.push((signal, now + SETTLED));
+    }
+
+    fn forget_settled(&mut self, now: BootTime) {
+        self.settled.retain(|&(_, until)| until > now);
     }
 
     /// The next moment at which a signal is due.
@@ -157,6 +162,16 @@ mod tests {
         forwarding.witness(SIGUSR1, at(0));
         assert_eq!(forwarding.due(at(199)), vec![]);
         assert_eq!(forwarding.due(at(200)), [Due::PassUp(SIGTERM)]);
+    }
+
+    #[test]
+    fn forwarded_signals_are_forgotten() {
+        let mut forwarding = Forwarding::default();
+        for second in 0..100 {
+            forwarding.order(SIGUSR1, at(second * 1000));
+            assert_eq!(forwarding.due(at(second * 1000 + 50)), [Due::Forward(SIGUSR1)]);
+        }
+        assert_eq!(forwarding.settled.len(), 1);
     }
 
     #[test]
