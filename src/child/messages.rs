@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -42,6 +43,8 @@ pub(crate) struct Limits {
     pub deadline: Option<BootTime>,
     /// The command is stopped at this moment in any case.
     pub end: Option<BootTime>,
+    /// Reserved before each deadline for the killed tree to exit.
+    pub margin: Duration,
 }
 
 /// From the guardian to redlock.
@@ -113,6 +116,8 @@ impl GuardianCommand {
         match self {
             Self::Start { environment, limits, grant } => {
                 let mut payload = [limits.deadline, limits.end].map(moment_to_bytes).concat();
+                let margin = u64::try_from(limits.margin.as_nanos()).unwrap_or(u64::MAX);
+                payload.extend_from_slice(&margin.to_ne_bytes());
                 payload.extend_from_slice(grant);
                 payload.push(0);
                 for part in environment.iter().flat_map(|(name, value)| [name, value]) {
@@ -136,8 +141,13 @@ impl GuardianCommand {
             (b's', _) => {
                 let (deadline, rest) = payload.split_first_chunk()?;
                 let (end, rest) = rest.split_first_chunk()?;
+                let (margin, rest) = rest.split_first_chunk()?;
                 let (grant, variables) = rest.split_at(rest.iter().position(|&b| b == 0)?);
-                let limits = Limits { deadline: moment_from_bytes(*deadline), end: moment_from_bytes(*end) };
+                let limits = Limits {
+                    deadline: moment_from_bytes(*deadline),
+                    end: moment_from_bytes(*end),
+                    margin: Duration::from_nanos(u64::from_ne_bytes(*margin)),
+                };
                 let environment = environment_from_bytes(&variables[1..])?;
                 Self::Start { environment, limits, grant: grant.to_vec() }
             }
@@ -207,7 +217,7 @@ mod tests {
         let commands = [
             GuardianCommand::Start {
                 environment: vec![("REDLOCK_KEY".into(), odd), ("EMPTY".into(), "".into())],
-                limits: Limits { deadline: at(7), end: at(9) },
+                limits: Limits { deadline: at(7), end: at(9), margin: Duration::from_millis(3) },
                 grant: b"a grant".to_vec(),
             },
             GuardianCommand::Start { environment: Vec::new(), limits: Limits::default(), grant: Vec::new() },

@@ -22,7 +22,7 @@ use crate::fault;
 use crate::keeper::{Keeper, KeeperPipes};
 use crate::lock::{Grant, HolderInfo, Lock};
 use crate::report::{self, Report, command_starts};
-use crate::settings::{OnLost, RunSettings};
+use crate::settings::{OnLost, RunSettings, margin};
 
 pub(super) fn run(settings: &RunSettings) -> anyhow::Result<Exit> {
     let holder = identity::describe(&settings.argv, &settings.lock.label);
@@ -60,11 +60,7 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     let config = GuardianConfig {
         argv: settings.argv.clone(),
         group: if on_terminal { ProcessGroup::Join(getpgrp()) } else { ProcessGroup::Own },
-        stop: StopPolicy {
-            signal: settings.stop_signal,
-            grace: settings.kill_after,
-            margin: settings.margin(),
-        },
+        stop: StopPolicy { signal: settings.stop_signal, grace: settings.kill_after },
         wait_for: if settings.wait_tree { WaitFor::Tree } else { WaitFor::Command },
         signal_state,
         lock_files,
@@ -90,6 +86,7 @@ fn run_under_lock(settings: &RunSettings, holder: HolderInfo, report: &mut Repor
     let limits = Limits {
         deadline: settings.on_lost.deadline(&grant),
         end: settings.max_hold.map(|max_hold| grant.taken_at + max_hold),
+        margin: margin(&grant),
     };
     fault::panic_if_requested("granted");
     let environment = environment(&settings.lock.keys, &grant, &request.ancestors, supervisor.attach_id());

@@ -103,12 +103,13 @@ impl RunSettings {
             wait_tree,
         })
     }
+}
 
-    /// The part of the lease reserved for a killed tree to exit.
-    pub(crate) fn margin(&self) -> Duration {
-        (self.lock.location.backend.ttl().unwrap_or_default() / MARGIN_FRACTION)
-            .clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1)
-    }
+/// The part of the lease reserved for a killed tree to exit. The lease of an outer run or of a keeper
+/// may be shorter than ours would be.
+pub(crate) fn margin(grant: &Grant) -> Duration {
+    let lease = grant.lease.map(|lease| lease.ttl()).unwrap_or_default();
+    (lease / MARGIN_FRACTION).clamp(MARGIN_BOUNDS.0, MARGIN_BOUNDS.1)
 }
 
 impl OnLost {

@@ -61,8 +61,6 @@ pub(crate) struct StopPolicy {
     pub signal: Signal,
     /// Between that signal and SIGKILL.
     pub grace: Duration,
-    /// Reserved before the deadline for the killed tree to exit.
-    pub margin: Duration,
 }
 
 /// When the command counts as ended.

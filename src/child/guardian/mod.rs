@@ -205,9 +205,8 @@ impl<'a> Guardian<'a> {
             GuardianCommand::Start { environment, limits, grant } => {
                 (self.limits, self.grant) = (limits, Some(grant));
                 self.set_deadline(limits.deadline);
-                let margin = self.config.stop.margin;
                 // The machine may have been suspended since the lock was granted.
-                if limits.deadline.is_some_and(|deadline| deadline.minus(margin).has_passed()) {
+                if limits.deadline.is_some_and(|deadline| deadline.minus(limits.margin).has_passed()) {
                     self.send(GuardianEvent::TooLate);
                 } else {
                     self.start(&environment);
@@ -354,10 +353,10 @@ impl<'a> Guardian<'a> {
     }
 
     fn set_deadline(&mut self, deadline: Option<BootTime>) {
-        let StopPolicy { grace, margin, .. } = self.config.stop;
         self.limits.deadline = deadline;
         // The lease of another process's lock may be shorter than our own would be.
-        let grace = |deadline: BootTime| grace.min(deadline.remaining() / 2).max(margin);
+        let grace =
+            |deadline: BootTime| self.config.stop.grace.min(deadline.remaining() / 2).max(self.limits.margin);
         self.overdue_at = deadline.map(|deadline| deadline.minus(grace(deadline)));
     }
 

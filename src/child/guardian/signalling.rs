@@ -18,10 +18,10 @@ impl Guardian<'_> {
             GuardianState::Idle | GuardianState::Stopping { .. } => return,
             GuardianState::Running => {}
         }
-        let StopPolicy { signal, grace, margin } = self.config.stop;
+        let StopPolicy { signal, grace } = self.config.stop;
         let mut kill_at = BootTime::now() + grace;
         if let Some(deadline) = self.limits.deadline {
-            kill_at = kill_at.min(deadline.minus(margin));
+            kill_at = kill_at.min(deadline.minus(self.limits.margin));
         }
         self.state = GuardianState::Stopping { kill_at: Some(kill_at) };
         self.signal_tree(signal);
@@ -73,7 +73,7 @@ impl Guardian<'_> {
 
     /// Most of the margin is left for the helpers that must be killed.
     fn spared_until(&self) -> Option<BootTime> {
-        self.limits.deadline.map(|deadline| deadline.minus(self.config.stop.margin * 3 / 4))
+        self.limits.deadline.map(|deadline| deadline.minus(self.limits.margin * 3 / 4))
     }
 
     /// Report each process of another user once.

@@ -50,6 +50,7 @@ pub(in crate::commands) struct RunningCommand<'a> {
     suspended_with: Option<Pid>,
     /// When the command must be gone, as far as we know.
     deadline: Option<BootTime>,
+    margin: Duration,
     /// From then on the guardian has let it run for too long.
     end_overdue_at: Option<BootTime>,
     /// From then on the command counts as a long one.
@@ -75,6 +76,7 @@ impl<'a> RunningCommand<'a> {
             first_stop_request: None,
             suspended_with: None,
             deadline: limits.deadline,
+            margin: limits.margin,
             end_overdue_at: limits.end.map(|end| end + settings.kill_after + GUARDIAN_DELAY),
             idle_from: BootTime::now() + LONG_COMMAND,
             result: Ok(Exit::Code(0)),
@@ -157,7 +159,7 @@ impl<'a> RunningCommand<'a> {
 
     /// When a guardian has failed to act on the end of the lease.
     fn guardian_deadline(&self) -> Option<BootTime> {
-        self.deadline.map(|moment| moment.minus(self.settings.margin() / 2))
+        self.deadline.map(|moment| moment.minus(self.margin / 2))
     }
 }
 

@@ -17,6 +17,7 @@ on_backends!(one_server, three_servers, this_host:
     a_run_stops_when_the_lock_is_released_under_it,
     a_run_stops_before_the_time_of_a_token_is_over,
     a_run_continues_when_its_token_is_extended,
+    a_run_starts_under_a_lease_that_is_shorter_than_its_own_would_be,
 );
 
 /// A script with the backend in its environment, which calls "$redlock".
@@ -179,4 +180,10 @@ fn a_run_continues_when_its_token_is_extended(backend: &Backend) {
     job.wait().expect_code(0);
     assert!(!backend.is_free(), "the script has not released it");
     backend.command(&["release", "--key", "k", "--token", &token]).done().expect_code(0);
+}
+
+fn a_run_starts_under_a_lease_that_is_shorter_than_its_own_would_be(backend: &Backend) {
+    let text = "eval \"$(\"$redlock\" acquire --key k --for-shell --ttl 1s --shell)\"; \
+        \"$redlock\" run -k k --reentrant echo ran; echo $?";
+    assert_eq!(done(backend, text).stdout, "ran\n0\n");
 }
