@@ -224,7 +224,8 @@ impl Supervisor {
     }
 
     /// The guardian is gone: kill the command's tree in its place. Returns when none of it is left.
-    /// Helpers are not spared beyond `spared_until`. `forbidden` is called, perhaps again, with the processes that cannot be killed, and their users.
+    /// Helpers are not spared beyond `spared_until`. `forbidden` is called, perhaps again, with the
+    /// processes that cannot be killed, and their users.
     pub(crate) fn kill_what_is_left(
         &self,
         spared_until: Option<BootTime>,
