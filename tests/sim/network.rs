@@ -86,6 +86,8 @@ pub struct Connection {
     pub is_accepted: bool,
     /// When bytes last arrived that had left before the client knew that the server had closed it.
     crossed_at: Option<u64>,
+    /// When the SYN that replaces a lost one is sent.
+    delayed_until: Option<u64>,
     to_server: Flow,
     to_client: Flow,
 }
@@ -144,10 +146,12 @@ impl Network {
         self.connections.get(&id).map(|connection| connection.site)
     }
 
-    /// Whether a request to this server has met a connection that was being closed since this moment.
+    /// Whether a request to this server has met a connection that was being closed since this moment, or
+    /// one that is late because its first SYN was lost.
     pub fn has_crossed(&self, site: SiteId, server: ServerId, since: u64) -> bool {
         let mut ours = self.connections.values().filter(|of| of.site == site && of.server == server);
-        ours.any(|connection| connection.crossed_at.is_some_and(|at| at >= since))
+        let met = |connection: &Connection| connection.crossed_at.max(connection.delayed_until);
+        ours.any(|connection| met(connection).is_some_and(|at| at >= since))
     }
 
     fn line_of(&mut self, id: ConnectionId, direction: Direction) -> Line {
@@ -166,6 +170,7 @@ impl Network {
             is_aborted: false,
             is_accepted: false,
             crossed_at: None,
+            delayed_until: None,
             to_server: Flow::default(),
             to_client: Flow::default(),
         };
@@ -246,6 +251,9 @@ impl Network {
         }
         let next = now + (FIRST_SYN_RETRY_US << times.min(6));
         self.scheduled.push((next, Event::Syn(id, times + 1)));
+        if there.is_cut {
+            self.connections.get_mut(&id).expect("a known connection").delayed_until = Some(next);
+        }
         Delivered::Nothing
     }
 
