@@ -3,17 +3,25 @@
 //! holder releases the lock when its command is gone.
 
 use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
 
 use super::backend::open_breaker;
 use super::in_thread;
-use crate::lock::{self, BackendError, Blocked, HolderInfo, Reason};
+use crate::clock::BootTime;
+use crate::lock::{self, BackendError, Blocked, HolderInfo, Reason, Request};
 use crate::report::Report;
 use crate::settings::LockSettings;
+
+/// By then one run of a circle has given up.
+const DEADLOCK_IS_FOUND: Duration = Duration::from_secs(5);
 
 pub(super) struct Canceller<'a> {
     settings: &'a LockSettings,
     /// This run.
     who: HolderInfo,
+    /// Two runs inside others that wait for each other would stop each other's outer runs, so a circle is
+    /// looked for first.
+    asks_from: BootTime,
     /// The grant whose holder was asked.
     asked: Option<String>,
     /// Asking takes a few round trips; the wait, and its signals, go on meanwhile.
@@ -22,13 +30,21 @@ pub(super) struct Canceller<'a> {
 }
 
 impl<'a> Canceller<'a> {
-    pub(super) fn new(settings: &'a LockSettings, who: &HolderInfo) -> Self {
-        Self { settings, who: who.clone(), asked: None, result: None, has_failed: false }
+    pub(super) fn new(settings: &'a LockSettings, request: &Request) -> Self {
+        let pause = if request.ancestors.is_empty() { Duration::ZERO } else { DEADLOCK_IS_FOUND };
+        Self {
+            settings,
+            who: request.holder.clone(),
+            asks_from: BootTime::now() + pause,
+            asked: None,
+            result: None,
+            has_failed: false,
+        }
     }
 
     /// Called after each attempt.
     pub(super) fn on_blocked(&mut self, blocked: &Blocked, report: &mut Report) {
-        if !self.is_idle(report) {
+        if !self.is_idle(report) || !self.asks_from.has_passed() {
             return;
         }
         if let Some(holding) = blocked.to_cancel().filter(|holding| self.asked.as_ref() != Some(&holding.id))

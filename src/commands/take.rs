@@ -144,7 +144,7 @@ pub(super) fn acquire(
     let mut observer = WaitObserver::new(signals, report);
     observer.estimate = Some(Estimate::new(settings));
     if settings.cancel {
-        observer.canceller = Some(Canceller::new(settings, &request.holder));
+        observer.canceller = Some(Canceller::new(settings, request));
     }
     let (mut lock, inherited) = outer.lock_for(lock, request, &mut observer);
     let result = match inherited {

@@ -7,6 +7,7 @@ on_backends!(one_server, three_servers, this_host:
     of_two_nested_runs_in_opposite_order_one_gives_up,
     a_deadlock_is_reported_whatever_its_exit_code,
     a_circle_of_three_is_found,
+    runs_that_would_cancel_each_other_do_not,
     nested_runs_in_the_same_order_wait_as_usual,
     a_lock_that_ends_by_itself_is_in_no_circle,
 );
@@ -17,7 +18,13 @@ fn in_a_circle(backend: &Backend, keys: &[&str], options: &[&str]) -> Vec<Done> 
     let job = |at: usize| -> Job {
         let inner = backend.run_on(&[keys[(at + 1) % keys.len()]]).args(options).cmd(&["true"]).shell_line();
         let script = format!("echo ready; read x; {inner}; echo code=$?");
-        let job = backend.run_on(&[keys[at]]).args(&["--label", keys[at]]).stdin_pipe().sh(&script).spawn();
+        let job = backend
+            .run_on(&[keys[at]])
+            .args(&["--label", keys[at]])
+            .args(options)
+            .stdin_pipe()
+            .sh(&script)
+            .spawn();
         job.wait_for_line("ready");
         job
     };
@@ -76,6 +83,11 @@ fn a_circle_of_three_is_found(backend: &Backend) {
     let done = in_a_circle(backend, &["x", "y", "z"], &[]);
     assert_the_last_gave_up(&done, &["x", "y", "z"]);
     backend.all_free(&["x", "y", "z"]);
+}
+
+fn runs_that_would_cancel_each_other_do_not(backend: &Backend) {
+    let done = in_a_circle(backend, &["x", "y"], &["--cancel-in-progress"]);
+    assert_the_last_gave_up(&done, &["x", "y"]);
 }
 
 /// The second waits for longer than it takes to find a deadlock.
