@@ -103,11 +103,13 @@ end
 for _, k in ipairs(LOCKS) do
   local ttl = longest_ttl(k)
   -- A command that takes no memory comes first: a server that is out of memory lets such a script
-  -- continue.
-  set_ttl(k.lock, ttl)
+  -- continue. Others may share the lock for longer, and the rest may be refused: it changes nothing.
   if is_shared(k) then
+    local left = call('PTTL', k.lock)
+    set_ttl(k.lock, left < 0 and '0' or int_string(math.max(left, 1)))
     renew_share(k, k.entry, ttl)
   else
+    set_ttl(k.lock, ttl)
     set_ttl(k.info, ttl == '0' and ttl or record_ttl(k, ttl))
   end
   if GATE ~= '' then

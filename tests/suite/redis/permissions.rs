@@ -54,6 +54,21 @@ fn a_command_that_the_acl_forbids_is_named() {
     first.wait().expect_code(0);
 }
 
+#[test]
+fn a_renewal_that_is_refused_half_way_shortens_no_other_holders_lock() {
+    let redis = Redis::start();
+    let shared = ["--shared", "--ttl"];
+    let first = holder(&redis, "k", &[shared[0], shared[1], "60s"]);
+    let url = limited(&redis, &[]);
+    let second = hold(Run::at(&url, "k").args(&[shared[0], shared[1], "3s"]));
+    redis.cmd(&["ACL", "SETUSER", "limited", "-zadd"]);
+    second.wait_for_stderr("zadd");
+    let left: u64 = redis.cmd(&["PTTL", "lock:k"]).parse().expect("ms");
+    assert!(left > 30_000, "{left}");
+    drop(second);
+    first.wait().expect_code(0);
+}
+
 /// The commands that the documented user may use.
 fn documented_commands() -> BTreeSet<String> {
     acl_rules("locker").iter().filter_map(|rule| rule.strip_prefix('+').map(str::to_owned)).collect()
