@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::nodes::settle;
-use crate::support::{Job, Nodes, Redis, Run, expect_success, wait_for_sleeping_clients, wait_until};
+use crate::support::{Job, Nodes, Redis, Run, expect_success, wait_until};
 
 fn hold_slot(run: Run) -> (Job, String) {
     let job = run.stdin_pipe().sh("echo slot $REDLOCK_SLOT; read x; exit 0").spawn();
@@ -117,7 +117,11 @@ fn a_waiter_gets_the_slot_that_is_released_first() {
     let unknown = hold_unknown_to_the_gate(&mut nodes, run);
     let (second, _) = hold_slot(run(&nodes));
     let waiter = run(&nodes).stdin_pipe().sh("echo slot $REDLOCK_SLOT; read x; exit 0").spawn();
-    wait_for_sleeping_clients(&nodes[1], 1);
+    let urls = nodes.urls().join(",");
+    wait_until("the run waits", || {
+        let found = Run::bare().args(&["status", "k", "--json", "-r", &urls]).done().json();
+        found["waiters"].as_array().is_some_and(|waiters| waiters.len() == 1)
+    });
     second.wait().expect_code(0);
     assert_eq!(waiter.wait_for_line("slot"), "slot 1");
     expect_success([unknown, waiter]);
