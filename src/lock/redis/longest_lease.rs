@@ -21,19 +21,19 @@ pub(super) struct LongestLease {
     /// The bounds that are longer than usual, and since when there may be leases that need them. These
     /// are granted only after every server has acknowledged them, so a server that knows of none has
     /// forgotten none, unless it has lost its data since then.
-    raised: BTreeMap<Duration, Raised>,
+    raised: BTreeMap<Duration, LongBound>,
 }
 
 /// A bound that is longer than usual.
 #[derive(Clone, Copy, Debug)]
-struct Raised {
+struct LongBound {
     /// Since when there may be leases that need it.
     since: BootTime,
     /// When a server last reported it.
     reported: BootTime,
 }
 
-impl Raised {
+impl LongBound {
     /// Servers forget a bound when the leases that need it have expired: include/marker.lua.
     fn is_in_force(&self, longest: Duration) -> bool {
         self.reported.elapsed() <= longest * 5 / 4 + SLACK
@@ -53,7 +53,7 @@ impl LongestLease {
     pub(super) fn hear(&mut self, bound: &Bound) {
         if bound.longest > USUAL_LEASE && follows(Rule::RaisedBound) {
             let now = BootTime::now();
-            self.add_raised(bound.longest, Raised { since: now.minus(bound.raised_ago), reported: now });
+            self.add_raised(bound.longest, LongBound { since: now.minus(bound.raised_ago), reported: now });
         } else {
             self.quarantine = self.quarantine.max(bound.longest);
         }
@@ -65,7 +65,7 @@ impl LongestLease {
         in_force.for_each(|(&longest, &raised)| self.add_raised(longest, raised));
     }
 
-    fn add_raised(&mut self, longest: Duration, raised: Raised) {
+    fn add_raised(&mut self, longest: Duration, raised: LongBound) {
         let known = self.raised.entry(longest).or_insert(raised);
         known.since = known.since.min(raised.since);
         known.reported = known.reported.max(raised.reported);
@@ -95,7 +95,7 @@ mod tests {
         let longest = Duration::from_millis(100);
         let known = |reported: BootTime| {
             let mut heard = LongestLease::default();
-            heard.add_raised(longest, Raised { since: reported, reported });
+            heard.add_raised(longest, LongBound { since: reported, reported });
             let mut known = LongestLease::default();
             known.add(&heard);
             known

@@ -76,6 +76,7 @@ use super::{
 };
 use log::LogEntry;
 use longest_lease::LongestLease;
+use node::Readiness;
 use release::Release;
 use requests::{Requests, Stamp, Terms};
 use servers::Servers;
@@ -85,7 +86,7 @@ use waiting::{NextAttempt, Progress, pause};
 /// The lease of a lock that never expires, in calculations with our own clock.
 const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
 
-/// Of the former claims of a client that asks again and again, servers hear this many again.
+/// How many claims of former waiters are released again: the newest.
 const MOST_FORMER: usize = 16;
 
 pub(crate) struct RedisLock {
@@ -148,7 +149,9 @@ impl RedisLock {
     /// not confirmed that hears of it again with the next release.
     fn become_another_waiter(&mut self) {
         let claim = self.claim();
-        let silent = self.servers.all().filter(|&at| self.servers[at].node.may_keep_claim());
+        let has_confirmed =
+            |at: &usize| matches!(self.servers[*at].node.readiness(), Readiness::Unreached | Readiness::Idle);
+        let silent = self.servers.all().filter(|at| !has_confirmed(at));
         self.former.splice(0..0, silent.map(|at| (at, claim)));
         self.former.truncate(if follows(Rule::ReleaseFormer) { MOST_FORMER } else { 0 });
         (self.waiter, self.stamp, self.follow, self.abandoned) = (WaiterId::random(), None, None, false);

@@ -128,6 +128,8 @@ impl RedisLock {
         // The first request may have been executed, and only its reply lost.
         replies.extend(more.into_iter().map(|(at, reply)| (at, reply.map(|_| ReleaseReply::Released))));
         left.extend(second.pending());
+        // The server has executed what was sent before that.
+        self.former.retain(|(at, _)| !replies.iter().any(|(done, reply)| done == at && reply.is_ok()));
         self.ensure_script(&left, claim, release);
         let late = left.iter().map(|&at| Err(self.servers[at].node.timed_out()));
         replies.into_iter().map(|(_, reply)| reply).chain(late).collect()

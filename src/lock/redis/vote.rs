@@ -138,6 +138,7 @@ impl RedisLock {
             self.note_punctuality(&received);
             let sent_at = received.sent_at;
             let step = gate_step(received.reply, self.servers.len() > 1);
+            let mut has_released = false;
             if !matches!(step, GateStep::Enter(_)) {
                 self.lowest_slots.clear();
                 // Another gate than that of the last attempt may have queued us.
@@ -146,7 +147,7 @@ impl RedisLock {
                 } else {
                     others.pending().into_iter().chain(early.iter().map(|reply| reply.at)).collect()
                 };
-                self.release_strays(strays);
+                has_released = self.release_strays(strays);
             }
             let vote = match step {
                 GateStep::Enter(granted) => {
@@ -157,7 +158,7 @@ impl RedisLock {
                 GateStep::Stop(attempt) => return attempt,
                 GateStep::NextGate(vote) => {
                     // The release must not apply to the request to the next gate.
-                    self.attempts += 1;
+                    self.attempts += u32::from(has_released);
                     vote
                 }
                 GateStep::Queue(refusal) => {
@@ -385,14 +386,15 @@ impl RedisLock {
     }
 
     /// The gate did not grant: releases votes that other servers may have given, since they block
-    /// the client whose turn it is.
-    fn release_strays(&mut self, others: Vec<usize>) {
+    /// the client whose turn it is. False if there are none.
+    fn release_strays(&mut self, others: Vec<usize>) -> bool {
         if others.is_empty() || !follows(Rule::ReleaseStrays) {
-            return;
+            return false;
         }
         let call =
             self.requests.release(self.claim(), &self.terms, Duration::ZERO, Duration::ZERO, None, None);
         self.servers.send(others, &call);
+        true
     }
 }
 

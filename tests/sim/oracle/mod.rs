@@ -163,7 +163,7 @@ impl Oracle {
         self.violations.push(Violation { kind, at_us: self.now_us, text, passed: None });
     }
 
-    /// A client gives up because of its servers. Whoever passed it did so when it was leaving.
+    /// A client gives up because of its servers: those who passed it have passed nobody who waited.
     pub fn fails(&mut self, site: SiteId) {
         self.violations.retain(|violation| violation.passed != Some(site));
     }

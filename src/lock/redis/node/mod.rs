@@ -308,11 +308,6 @@ impl Node {
         self.in_doubt
     }
 
-    /// Whether the server may not have heard of a release, or may execute an older request after it.
-    pub(super) fn may_keep_claim(&self) -> bool {
-        self.in_doubt || !matches!(self.readiness(), Readiness::Unreached | Readiness::Idle)
-    }
-
     pub(super) fn readiness(&self) -> Readiness {
         let is_blocked = self.expected.iter().any(|expected| match expected {
             Expected::Reply { call: Call::BlockingPop { .. }, .. } => true,
